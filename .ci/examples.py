@@ -5,8 +5,9 @@ has written. Fails if too few types of a crate have one, or if an entry point is
 use: examples.py FOLDER CRATE...   (FOLDER has a folder for each crate)
 
 What a crate shows of other crates does not count.
-A type has an example if its page has one, at the type or at one of its functions. An entry point makes something from nothing: a
-free function, or one of a type that takes no `self` and returns the type. It is called as `Type::function(` or `function(`."""
+A type has an example if its page has one, at the type or at one of its functions. An enum whose variants have no data is not
+counted, since an example of it could only compare constants. An entry point makes something from nothing: a free function, or
+one of a type that takes no `self` and returns the type. It is called as `Type::function(` or `function(`."""
 
 import html
 import re
@@ -18,6 +19,7 @@ EXAMPLE = re.compile(r'<pre class="rust rust-example-rendered"><code>(.*?)</code
 METHOD = re.compile(r'<section id="method\.\w+" class="method">.*?<h4 class="code-header">(.*?)</h4>', re.S)
 # What others implement, and what the compiler gives, is no part of the type's own page.
 OWN = re.compile(r'<h2 id="(?:trait|synthetic|blanket)-implementations"')
+DECLARATION = re.compile(r'<pre class="rust item-decl"><code>(.*?)</code></pre>', re.S)
 SOURCE = re.compile(r'class="src[^"]*" href="(?:\.\./)*src/(\w+)/')
 
 
@@ -39,6 +41,13 @@ def entry_points(name, page):
             yield f"{name}::{found[1]}"
 
 
+def is_plain(page):
+    """Whether a page is that of an enum whose variants have no data."""
+    found = DECLARATION.search(page)
+    body = plain(found[1]).partition("{")[2].rpartition("}")[0] if found else ""
+    return body != "" and not re.search(r"[({]", body)
+
+
 def called(entry):
     """A pattern for a call, with or without parameters of types."""
     return r"\b" + entry.replace("::", "(?:::<[^(]*>)?::") + r"(?:::<[^(]*>)?\("
@@ -57,9 +66,10 @@ def look(folder):
             continue  # of another crate, which has its own documentation
         where = "::".join([*path.relative_to(folder.parent).parts[:-1], name])
         if kind in ("struct", "enum", "trait", "union"):
-            types.append(where)
-            if not EXAMPLE.search(own_part(page)):
-                bare.append(where)
+            if kind != "enum" or not is_plain(page):
+                types.append(where)
+                if not EXAMPLE.search(own_part(page)):
+                    bare.append(where)
             entries += [(where.removesuffix(name) + entry, entry) for entry in entry_points(name, page)]
         elif kind == "fn":
             entries.append((where, name))

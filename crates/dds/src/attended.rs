@@ -7,11 +7,11 @@
 use std::fmt;
 #[cfg(not(shuttle))]
 use std::sync::{Mutex, MutexGuard};
-use std::sync::{PoisonError, TryLockError};
 
 use squall_fabric::atomics::{AtomicBool, Ordering};
 #[cfg(shuttle)]
 use squall_fabric::explore::sync::{Mutex, MutexGuard};
+use squall_fabric::mutex::{unless_held, unpoisoned};
 
 /// Something that threads look at as soon as there may be something new.
 pub(crate) struct Attended<T> {
@@ -27,7 +27,7 @@ impl<T> Attended<T> {
 
     /// Waits for it, and locks it.
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.inner.lock())
     }
 
     /// Returns whether a thread has found it with another one; the thread that has given it back asks.
@@ -39,11 +39,7 @@ impl<T> Attended<T> {
 
     /// Locks it, unless another thread has it.
     fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        match self.inner.try_lock() {
-            Ok(inner) => Some(inner),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        unless_held(self.inner.try_lock())
     }
 
     /// Looks at it; if another thread has it, that one looks once more, and this one does not wait.

@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use squall::config::{Ranks, SubgroupConfig};
 use squall::{BootstrapProgress, Config, DeliveryMode, Group, PolledBy};
+use squall_fabric::mutex::lock;
 
 use crate::error::ParticipantError;
 use crate::gate::OrderGate;
 use crate::lane::TopicLane;
-use crate::outlet::{Outlet, lock};
+use crate::outlet::Outlet;
 use crate::participant::{DomainParticipant, ServedTopics, TopicEntry};
 use crate::port::TopicPort;
 use crate::qos::{Profile, Qos};

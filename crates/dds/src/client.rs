@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use squall::object::{Client, ObjectError};
 use squall::{Config, DeliveryMode};
+use squall_fabric::mutex::lock;
 
 use crate::cache::{ChangeKind, Selection};
 use crate::client_link::{ClientEndpoint, ClientLink};
@@ -19,7 +20,6 @@ use crate::data::TopicData;
 use crate::error::{EntityError, ParticipantError, ReadError, WriteError};
 use crate::keeper::settle;
 use crate::kept::KeptReply;
-use crate::outlet::lock;
 use crate::qos::{Profile, Qos};
 use crate::reader::value_of;
 use crate::reader_core::ReaderCore;

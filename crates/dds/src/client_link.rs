@@ -13,12 +13,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use squall::object::Client;
+use squall_fabric::mutex::lock;
 
 use crate::buffer::HistoryMessage;
 use crate::error::{ParticipantError, WriteError};
 use crate::keeper::{outcome, settle, wait_reply};
 use crate::kept::KeptReply;
-use crate::outlet::{explain, lock};
+use crate::outlet::explain;
 use crate::presence::{EndpointNumbers, GoneProcess, RENEWAL_PERIOD};
 use crate::qos::{DurabilityService, Qos};
 use crate::registry::{StoreQuery, StoreReply, TopicRegistry};

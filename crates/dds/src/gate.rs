@@ -1,8 +1,8 @@
 //! The lock that keeps samples of topics in one order from coming while an application looks at several of their readers.
 
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex};
 
-use crate::outlet::lock;
+use squall_fabric::mutex::{lock, unpoisoned};
 
 /// A lock whose guard may be kept: one for all topics that are in one order.
 #[derive(Debug, Default)]
@@ -19,7 +19,7 @@ impl OrderGate {
     /// Waits until the gate is free, and holds it.
     pub(crate) fn hold(self: &Arc<Self>) -> GateHold {
         let held = self.released.wait_while(lock(&self.is_held), |is_held| *is_held);
-        *held.unwrap_or_else(PoisonError::into_inner) = true;
+        *unpoisoned(held) = true;
         GateHold(Arc::clone(self))
     }
 }

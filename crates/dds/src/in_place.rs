@@ -10,10 +10,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
+use squall_fabric::mutex::lock;
+
 use crate::cache::ChangeKind;
 use crate::data::TopicData;
 use crate::error::DataError;
-use crate::outlet::lock;
 use crate::reader_core::ArrivedChange;
 use crate::sample::{EndpointId, InstanceState, Position, system_time};
 

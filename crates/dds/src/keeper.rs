@@ -9,12 +9,13 @@ use std::time::{Duration, Instant};
 use squall::object::{Object, ObjectError, Pending};
 use squall::{Payload, SharedPoller};
 use squall_fabric::atomics::{AtomicBool, Ordering};
+use squall_fabric::mutex::lock;
 
 use crate::buffer::HistoryMessage;
 use crate::error::WriteError;
 use crate::kept::KeptReply;
 use crate::outbound::{Passing, PassingPace};
-use crate::outlet::{explain, lock};
+use crate::outlet::explain;
 use crate::pending_write::PendingWrite;
 use crate::qos::DurabilityService;
 use crate::registry::{StoreQuery, StoreReply, TopicRegistry};

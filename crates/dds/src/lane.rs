@@ -9,12 +9,13 @@ use squall::{
     Deliveries, DeliveryEvent, GroupError, PolledBy, ReceiveError, SendError, Sender, SharedPoller,
 };
 use squall_fabric::atomics::{AtomicBool, Ordering};
+use squall_fabric::mutex::lock;
 
 use crate::attended::Attended;
 use crate::error::WriteError;
 use crate::gate::OrderGate;
 use crate::outbound::{Outbound, OutboundPace};
-use crate::outlet::{lock, pause};
+use crate::outlet::pause;
 use crate::port::{TakingAttempt, TopicPort};
 use crate::reader_core::ArrivedChange;
 use crate::sample::{EndpointId, Position};

@@ -1,11 +1,12 @@
 //! The sending side of a topic at a participant: the subgroup itself, or the object that keeps the topic's history.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use squall::object::ObjectError;
 use squall::{GroupError, Payload, SendError};
+use squall_fabric::mutex::lock;
 
 use crate::error::WriteError;
 use crate::kept::KeptReply;
@@ -192,10 +193,6 @@ impl Outlet {
             Self::Kept { store, .. } => store.keeper.drain(patience),
         }
     }
-}
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Sends until there is space, or the time is over.

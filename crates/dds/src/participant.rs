@@ -11,13 +11,13 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use squall::{Config, Departure, Group, GroupError, PolledBy, SharedPoller};
+use squall_fabric::mutex::lock;
 
 use crate::builder::ParticipantBuilder;
 use crate::data::TopicData;
 use crate::error::EntityError;
 use crate::in_place::{InPlaceSample, ReaderUpcall};
 use crate::lane::TopicLane;
-use crate::outlet::lock;
 use crate::port::TopicPort;
 use crate::presence::EndpointNumbers;
 use crate::qos::{DurabilityKind, PolicyId, Qos};

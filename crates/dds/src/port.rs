@@ -5,11 +5,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use squall::GroupError;
+use squall_fabric::mutex::lock;
 
 use crate::error::EntityError;
 use crate::gate::OrderGate;
 use crate::in_place::ReaderUpcall;
-use crate::outlet::{Outlet, lock};
+use crate::outlet::Outlet;
 use crate::peers::PeerTable;
 use crate::presence::EndpointNumbers;
 use crate::qos::{Profile, Qos};

@@ -7,13 +7,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use squall::DeliveryMode;
+use squall_fabric::mutex::lock;
 
 use crate::data::TopicData;
 use crate::error::{EntityError, ParticipantError, WriteError};
 use crate::gate::OrderGate;
 use crate::kept::KeptReply;
 use crate::lane::TopicLane;
-use crate::outlet::{Outlet, lock};
+use crate::outlet::Outlet;
 use crate::participant::{DomainParticipant, Topic, TopicEntry};
 use crate::qos::{Profile, Qos};
 use crate::registry::{FIRST_CLIENT, TopicRegistry, is_grouped, keeps, service};

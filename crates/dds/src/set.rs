@@ -7,8 +7,9 @@
 
 use std::sync::{Arc, Mutex};
 
+use squall_fabric::mutex::lock;
+
 use crate::error::WriteError;
-use crate::outlet::lock;
 use crate::port::TopicPort;
 use crate::qos::{PresentationScope, Qos};
 use crate::wire::{begin_set, extend_set};

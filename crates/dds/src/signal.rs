@@ -1,12 +1,11 @@
 //! A bell for threads that wait for changes. Threads that wait for the participant's poll its node meanwhile.
 
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use squall::SharedPoller;
-
-use crate::outlet::lock;
+use squall_fabric::mutex::{lock, unpoisoned};
 
 /// Counts changes. A thread that waits passes the count that it saw before it looked, so it misses none.
 #[derive(Debug, Default)]
@@ -55,7 +54,7 @@ impl Signal {
         let mut state = lock(&self.state);
         state.waiting += 1;
         let waited = self.changed.wait_timeout_while(state, limit, |state| state.changes == seen);
-        waited.unwrap_or_else(PoisonError::into_inner).0.waiting -= 1;
+        unpoisoned(waited).0.waiting -= 1;
     }
 
     /// Waits until `look` returns something, or for `limit`.

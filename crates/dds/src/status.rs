@@ -5,10 +5,6 @@ use crate::qos::{PolicyId, Qos};
 use crate::sample::EndpointId;
 
 /// SUBSCRIPTION_MATCHED and PUBLICATION_MATCHED: how many peers match.
-///
-/// ```
-/// assert_eq!(squall_dds::MatchedStatus::default().current_count, 0);
-/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MatchedStatus {
@@ -23,10 +19,6 @@ pub struct MatchedStatus {
 }
 
 /// REQUESTED_INCOMPATIBLE_QOS and OFFERED_INCOMPATIBLE_QOS: how many peers do not match because of their policies.
-///
-/// ```
-/// assert_eq!(squall_dds::IncompatibleQosStatus::default().last_policy, None);
-/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct IncompatibleQosStatus {
@@ -41,10 +33,6 @@ pub struct IncompatibleQosStatus {
 }
 
 /// SAMPLE_LOST and INCONSISTENT_TOPIC: how often it has happened.
-///
-/// ```
-/// assert_eq!(squall_dds::CountStatus::default().total_count, 0);
-/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CountStatus {
@@ -55,10 +43,6 @@ pub struct CountStatus {
 }
 
 /// SAMPLE_REJECTED: how many samples came that a reader had no space for.
-///
-/// ```
-/// assert_eq!(squall_dds::SampleRejectedStatus::default().last_reason, None);
-/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SampleRejectedStatus {
@@ -71,10 +55,6 @@ pub struct SampleRejectedStatus {
 }
 
 /// The kinds of statuses that a [`crate::Condition`] can wait for.
-///
-/// ```
-/// assert_ne!(squall_dds::StatusKind::SampleLost, squall_dds::StatusKind::SampleRejected);
-/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StatusKind {
     /// Peers match, or do no longer.

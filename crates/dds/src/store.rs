@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 use squall::object::ObjectOptions;
 use squall::{Group, GroupError, HandleError, PolledBy, SharedPoller};
 use squall_fabric::atomics::{AtomicBool, Ordering};
+use squall_fabric::mutex::lock;
 
 use crate::error::WriteError;
 use crate::gate::OrderGate;
 use crate::keeper::Keeper;
 use crate::kept::{KeptPart, KeptSample, KeptTopic};
-use crate::outlet::lock;
 use crate::port::{PortState, TopicPort};
 use crate::presence::{GONE_AT_ONCE, GoneProcess, LOOK_PERIOD, Presence, PresenceWatch};
 use crate::reader_core::{ArrivedChange, Offer, ReaderCore};

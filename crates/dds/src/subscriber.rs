@@ -4,10 +4,11 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex};
 
+use squall_fabric::mutex::lock;
+
 use crate::data::TopicData;
 use crate::error::{EntityError, ReadError};
 use crate::gate::{GateHold, OrderGate};
-use crate::outlet::lock;
 use crate::participant::{DomainParticipant, Topic};
 use crate::port::TopicPort;
 use crate::qos::{PresentationScope, Qos};

@@ -12,6 +12,7 @@ pub mod bulk;
 pub mod conformance;
 pub mod copy;
 mod core;
+mod either;
 mod error_text;
 mod event;
 #[cfg(shuttle)]
@@ -21,6 +22,7 @@ mod grant;
 mod histogram;
 pub mod layout;
 mod mutations;
+pub mod mutex;
 mod points;
 pub mod region;
 mod region_slab;

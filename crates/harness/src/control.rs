@@ -290,8 +290,6 @@ pub(crate) struct GenuineJob {
     pub(crate) window: usize,
     /// One message at a time.
     pub(crate) latency: bool,
-    /// With hybrid clocks.
-    pub(crate) is_hybrid: bool,
     /// More than half of a shard acknowledge, not all.
     pub(crate) by_majority: bool,
     /// All send until they have delivered without a member that dies, those of the last shard to it alone.

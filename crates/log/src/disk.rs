@@ -1,7 +1,9 @@
 //! What the log needs of a disk: files by their paths within one folder.
 
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
+
+use squall_fabric::mutex::lock;
 
 use crate::buffer::AlignedBuffer;
 use crate::copies::COPY_VALUE_BYTES_MAX;
@@ -124,7 +126,7 @@ disk_behind!(
     &D: disk => (**disk),
     std::rc::Rc<D>: disk => (**disk),
     std::sync::Arc<D>: disk => (**disk),
-    Mutex<D>: disk => disk.lock().unwrap_or_else(PoisonError::into_inner)
+    Mutex<D>: disk => lock(&disk)
 );
 
 /// An operation that failed.

@@ -2,12 +2,13 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
 use rustix::io::Errno;
 use squall_fabric::DurationHistogram;
+use squall_fabric::mutex::{lock, unpoisoned};
 
 use crate::checkpoint::{CheckpointError, StateWriting};
 use crate::core::{AppendError, FrameWrite, LogAction, LogAnswer, LogCore};
@@ -153,7 +154,7 @@ impl<D: Disk + Send + Sync + 'static> DurableLog<D> {
             if let Some(failure) = state.core.failure() {
                 return Err(failure.clone());
             }
-            state = self.shared.news.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = unpoisoned(self.shared.news.wait(state));
         }
         Ok(())
     }
@@ -253,7 +254,7 @@ impl<D> Drop for DurableLog<D> {
 
 impl<D> Shared<D> {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Reports the core's answers; the state is not locked meanwhile.
@@ -308,7 +309,7 @@ impl<D: Disk> Shared<D> {
                 self.wanted.notify_all();
                 return;
             }
-            state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = unpoisoned(self.work.wait(state));
         }
     }
 
@@ -347,7 +348,7 @@ impl<D: Disk> Shared<D> {
             if is_over {
                 return;
             }
-            state = self.wanted.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = unpoisoned(self.wanted.wait(state));
         }
     }
 }

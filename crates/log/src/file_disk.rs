@@ -8,11 +8,12 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
+use squall_fabric::mutex::lock;
 
 use crate::buffer::AlignedBuffer;
 use crate::disk::{Disk, DiskCause, DiskError};
@@ -159,7 +160,7 @@ impl FileDisk {
     }
 
     fn files(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Arc<File>>> {
-        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.files)
     }
 
     /// Writes zeros with the file system's own order, and flushes once.

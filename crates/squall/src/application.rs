@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use squall_fabric::NodeId;
 use squall_fabric::atomics::{AtomicU64, Ordering};
+use squall_fabric::mutex::{lock, unless_held};
 use squall_fabric::window::WindowWriter;
 use squall_protocols::genuine::{GenuineMessage, ShardPlacement};
 use squall_protocols::group::{
@@ -92,10 +93,6 @@ pub(crate) struct NextWindow {
     pub(crate) is_full: bool,
     /// How many messages are committed and not delivered, if that is known.
     pub(crate) under_way: Option<u64>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl SubgroupSlot {
@@ -335,11 +332,7 @@ impl GroupApplication for GroupHandles {
     }
 
     fn try_succession(&mut self, id: SubgroupId) -> Option<impl DerefMut<Target = Succession>> {
-        match self.slot(id).outgoing.try_lock() {
-            Ok(outgoing) => Some(Locked(outgoing)),
-            Err(TryLockError::Poisoned(poisoned)) => Some(Locked(poisoned.into_inner())),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        unless_held(self.slot(id).outgoing.try_lock()).map(Locked)
     }
 
     fn take_pull(&mut self, id: SubgroupId, mut pull: Pull) {

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Poll;
 use std::time::Duration;
 
 use squall_fabric::NodeId;
 use squall_fabric::atomics::{AtomicBool, AtomicU64, Ordering};
+use squall_fabric::mutex::lock;
 
 use squall_protocols::membership::View;
 use squall_transports::bootstrap::Address;
@@ -100,21 +101,21 @@ impl GroupStatus {
     }
 
     pub(crate) fn set_view(&self, view: &View) {
-        *self.view.lock().unwrap_or_else(PoisonError::into_inner) = Some(view.clone());
+        *lock(&self.view) = Some(view.clone());
     }
 
     pub(crate) fn view(&self) -> Option<View> {
-        self.view.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.view).clone()
     }
 
     /// Returns the number of the view; 0 while there is none.
     pub(crate) fn view_id(&self) -> u64 {
-        self.view.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map_or(0, |view| view.id)
+        lock(&self.view).as_ref().map_or(0, |view| view.id)
     }
 
     /// The addresses at which the members and the joiners listen. For the control plane.
     pub(crate) fn roster(&self) -> MutexGuard<'_, BTreeMap<NodeId, Address>> {
-        self.roster.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.roster)
     }
 
     /// Returns the address at which this member's objects are served, if it has any.
@@ -134,7 +135,7 @@ impl GroupStatus {
     }
 
     pub(crate) fn listen(&self) -> MutexGuard<'_, Option<Address>> {
-        self.listen.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.listen)
     }
 
     /// Returns whether this member serves objects.
@@ -148,12 +149,12 @@ impl GroupStatus {
 
     /// Serves external clients, as long as the member's handle exists.
     pub(crate) fn hub(&self) -> MutexGuard<'_, Option<Arc<Hub>>> {
-        self.hub.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.hub)
     }
 
     /// The copy of what this member has noticed lately.
     pub(crate) fn flight(&self) -> MutexGuard<'_, FlightCopy> {
-        self.flight.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.flight)
     }
 
     /// Returns what this member has noticed lately. The copy is held for a moment only: text is made without it.
@@ -173,7 +174,7 @@ impl GroupStatus {
 
     /// The subgroups whose state no member holds but this one, while it leaves.
     pub(crate) fn sole_states(&self) -> MutexGuard<'_, Vec<String>> {
-        self.sole_states.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.sole_states)
     }
 
     /// Notes that this member may hold more states than the polling thread has seen.
@@ -208,12 +209,12 @@ impl GroupStatus {
     }
 
     pub(crate) fn failure(&self) -> Option<GroupError> {
-        self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.failure).clone()
     }
 
     /// Notes why the group has ended; the first reason is kept.
     pub(crate) fn fail(&self, error: GroupError) {
-        self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+        lock(&self.failure).get_or_insert(error);
         self.window_space.notify();
         self.messages.notify();
         self.changes.notify();

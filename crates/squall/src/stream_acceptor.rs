@@ -9,11 +9,12 @@ use std::collections::BTreeMap;
 use std::io::{self, Write as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use squall_fabric::atomics::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use squall_fabric::mutex::lock;
 use squall_transports::Waker;
 use squall_transports::bootstrap::pair::PairService;
 use squall_transports::log;
@@ -41,7 +42,7 @@ struct State {
 
 impl State {
     fn wakers(&self) -> MutexGuard<'_, BTreeMap<u64, Waker>> {
-        self.wakers.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.wakers)
     }
 
     /// Asks the conversations to end.

@@ -1,7 +1,8 @@
 //! A member's ends of a subgroup (Derecho §2).
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use squall_fabric::mutex::lock;
 use squall_protocols::group::SubgroupId;
 use squall_protocols::multicast::SubgroupSettings;
 
@@ -147,10 +148,7 @@ impl SubgroupHandle {
         if !self.pulls {
             return Err(HandleError::Upcall(self.name.clone()));
         }
-        let lease = std::mem::replace(
-            &mut *self.lease.lock().unwrap_or_else(PoisonError::into_inner),
-            SenderLease::Application,
-        );
+        let lease = std::mem::replace(&mut *lock(&self.lease), SenderLease::Application);
         if std::mem::replace(&mut self.deliveries_taken, true) || !matches!(lease, SenderLease::Free) {
             return Err(self.taken("sender or the deliveries"));
         }

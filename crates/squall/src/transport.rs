@@ -81,17 +81,7 @@ impl AnyFabric {
     }
 }
 
-/// Calls the same method of the transport in use.
-macro_rules! either {
-    ($self:ident, $fabric:ident => $call:expr) => {
-        match $self {
-            AnyFabric::Shm($fabric) => $call,
-            AnyFabric::Tcp($fabric) => $call,
-            AnyFabric::Verbs($fabric) => $call,
-            AnyFabric::Auto($fabric) => $call,
-        }
-    };
-}
+squall_fabric::define_either! { $ either: AnyFabric { Shm, Tcp, Verbs, Auto } }
 
 impl Fabric for AnyFabric {
     fn node(&self) -> NodeId {

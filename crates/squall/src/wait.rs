@@ -7,7 +7,7 @@
 
 use std::future::Future;
 use std::pin::pin;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 #[cfg(not(shuttle))]
@@ -16,6 +16,7 @@ use std::{sync::Mutex, thread};
 use squall_fabric::atomics::{AtomicBool, Ordering};
 #[cfg(shuttle)]
 use squall_fabric::explore::{sync::Mutex, thread};
+use squall_fabric::mutex::unpoisoned;
 use squall_protocols::multicast::PullWatch;
 use squall_transports::barrier;
 
@@ -70,7 +71,7 @@ impl Waiters {
     /// Registers `waker`, as [`Waiters::register`] does, for what is awaited: [`Waiters::notify_watching`] wakes it for nothing else. A task may
     /// wait for several things.
     pub(crate) fn register_for(&self, waker: &Waker, awaited: Awaited) {
-        let mut wakers = self.wakers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut wakers = unpoisoned(self.wakers.lock());
         if !wakers.iter().any(|(other, present)| other.will_wake(waker) && present.includes(&awaited)) {
             wakers.push((waker.clone(), awaited));
         }
@@ -106,7 +107,7 @@ impl Waiters {
     }
 
     fn wake(&self, is_due: impl Fn(&Awaited) -> bool) {
-        let mut wakers = self.wakers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut wakers = unpoisoned(self.wakers.lock());
         wakers.extract_if(.., |(_, awaited)| is_due(awaited)).for_each(|(waker, _)| waker.wake());
         self.has_waiters.store(!wakers.is_empty(), Ordering::Relaxed);
     }

@@ -17,7 +17,7 @@ mod fuse_disk;
 #[path = "common/storage.rs"]
 mod storage;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -25,6 +25,7 @@ use contents::{CacheFate, Contents, DiskEvent};
 use fuse_disk::FuseDisk;
 use squall::config::{Retention, StorageConfig, SubgroupConfig, Transport};
 use squall::{Config, Group, HistoryError, Message, MessageOutcome, Sender, StoredMessage};
+use squall_fabric::mutex::lock;
 use squall_fabric::sim::Prng;
 use storage::{PATIENCE, TestFolder, wait_until};
 
@@ -42,7 +43,7 @@ struct Record(Arc<Mutex<Vec<Event>>>);
 
 impl Record {
     fn events(&self) -> MutexGuard<'_, Vec<Event>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     fn note(&self, event: Event) {
@@ -64,7 +65,7 @@ struct Order(Arc<Mutex<Vec<Place>>>);
 
 impl Order {
     fn places(&self) -> MutexGuard<'_, Vec<Place>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// The upcall of a member that is there from the beginning.

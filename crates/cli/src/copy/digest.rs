@@ -3,11 +3,12 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 
 use anyhow::{Result, ensure};
 use squall::bulk::HeldBlocks;
+use squall_fabric::mutex::{lock, unpoisoned};
 
 use super::BLOCK_BYTES;
 
@@ -84,14 +85,14 @@ impl Arrivals {
     }
 
     fn state(&self) -> MutexGuard<'_, ArrivalState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Waits until a block is here; false if it does not come, or is not wanted.
     fn wait(&self, block: u64) -> bool {
         let mut state = self.state();
         while !state.here.contains(block) && !state.is_over {
-            state = self.news.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = unpoisoned(self.news.wait(state));
         }
         state.here.contains(block) && !state.is_given_up
     }

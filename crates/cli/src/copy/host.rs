@@ -9,13 +9,14 @@
 use std::hash::{BuildHasher as _, RandomState};
 use std::net::{IpAddr, Ipv6Addr, Shutdown, TcpListener, TcpStream};
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 use rustix::process::{Resource, getrlimit};
 use squall::bulk::BulkError;
 use squall::config::{Secret, VerbsSettings};
+use squall_fabric::mutex::lock;
 use squall_transports::session::PeerStream;
 
 use super::connection::ProvedConnection;
@@ -134,7 +135,7 @@ impl CopyHost {
     }
 
     fn unproved(&self) -> MutexGuard<'_, Unproved> {
-        self.unproved.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.unproved)
     }
 }
 

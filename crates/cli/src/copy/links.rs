@@ -6,11 +6,12 @@
 //! reported: each link is with both its ends then.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use squall::config::{Address, Config, IdlePolicy, Secret, VerbsSettings};
+use squall_fabric::mutex::lock;
 use squall_transports::session::PeerStream;
 
 use super::connection::{ProvedConnection, is_cut_off, reach};
@@ -69,7 +70,7 @@ impl<L> LinkDesk<L> {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<ExpectedLinks<L>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

@@ -1,8 +1,10 @@
 //! The queue: a host receives one copy at a time, in the order in which the copies arrived.
 
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Duration;
+
+use squall_fabric::mutex::{lock, unpoisoned};
 
 /// The copies of a host; the first one has its turn.
 #[derive(Debug, Default)]
@@ -48,7 +50,7 @@ impl CopyQueue {
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.queue)
     }
 }
 
@@ -57,7 +59,7 @@ impl QueueTicket<'_> {
     pub(crate) fn wait(&self, patience: Duration) -> Option<CopiesAhead> {
         let waiting = |queue: &mut Queue| queue.ahead(self.number).is_some();
         let waited = self.queue.changed.wait_timeout_while(self.queue.lock(), patience, waiting);
-        waited.unwrap_or_else(PoisonError::into_inner).0.ahead(self.number)
+        unpoisoned(waited).0.ahead(self.number)
     }
 }
 

@@ -6,13 +6,14 @@
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use serde::Serialize;
 use squall::config::Address;
 use squall_fabric::atomics::{AtomicUsize, Ordering};
+use squall_fabric::mutex::{lock, unpoisoned};
 use squall_harness::terminal::{CommandVerdict, output};
 
 use super::{GroupActivity, GroupLook, change_lines, host};
@@ -74,7 +75,7 @@ pub(crate) fn serve(
 
 impl PageState {
     fn news(&self) -> MutexGuard<'_, PageNews> {
-        self.news.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.news)
     }
 
     /// Asks the members again and again.
@@ -106,7 +107,7 @@ impl PageState {
     /// Returns the event after number `seen`, or `None` if none has come for a while.
     fn next(&self, seen: u64) -> Option<(u64, Arc<str>)> {
         let waited = self.is_news.wait_timeout_while(self.news(), HEARTBEAT, |news| news.number == seen);
-        let (news, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let (news, _) = unpoisoned(waited);
         (news.number != seen).then(|| (news.number, Arc::clone(&news.event)))
     }
 }

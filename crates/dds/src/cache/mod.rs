@@ -47,10 +47,6 @@ pub(crate) struct Change<I, D = SampleBytes> {
 }
 
 /// Which of the [`ResourceLimits`] a sample would exceed.
-///
-/// ```
-/// assert_ne!(squall_dds::LimitKind::Samples, squall_dds::LimitKind::Instances);
-/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LimitKind {
     /// [`ResourceLimits::samples_max`].

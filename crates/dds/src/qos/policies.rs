@@ -81,10 +81,6 @@ impl fmt::Display for PolicyId {
 }
 
 /// What readers that come later get (DURABILITY). Each kind includes the ones before it.
-///
-/// ```
-/// assert!(squall_dds::DurabilityKind::Persistent > squall_dds::DurabilityKind::Volatile);
-/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum DurabilityKind {
     /// Nothing.
@@ -156,10 +152,6 @@ impl Presentation {
 }
 
 /// The scope of [`Presentation`].
-///
-/// ```
-/// assert!(squall_dds::PresentationScope::Topic > squall_dds::PresentationScope::Instance);
-/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum PresentationScope {
     /// Each instance by itself.
@@ -203,10 +195,6 @@ pub enum LivelinessKind {
 }
 
 /// Whether samples may be missed (RELIABILITY).
-///
-/// ```
-/// assert!(squall_dds::ReliabilityKind::Reliable > squall_dds::ReliabilityKind::BestEffort);
-/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum ReliabilityKind {
     /// A reader that is full rejects samples.

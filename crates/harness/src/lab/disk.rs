@@ -7,7 +7,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, ensure};
@@ -19,6 +19,7 @@ use fuser::{
 use rustix::fs::{FallocateFlags, fallocate, statvfs};
 use rustix::io::Errno as SystemError;
 use serde::{Deserialize, Serialize};
+use squall_fabric::mutex::lock;
 
 use super::wire::run_program;
 
@@ -153,7 +154,7 @@ impl DiskDevice {
     }
 
     fn set(&self, conditions: DiskConditions) {
-        *self.conditions.lock().unwrap_or_else(PoisonError::into_inner) = conditions;
+        *lock(&self.conditions) = conditions;
     }
 }
 
@@ -166,8 +167,7 @@ struct ServedFile {
 impl ServedFile {
     /// Waits as long as the disk takes, and fails as it does.
     fn take(&self, is_read: bool) -> Result<(), Errno> {
-        let DiskConditions { delay, fails, is_gone, .. } =
-            *self.conditions.lock().unwrap_or_else(PoisonError::into_inner);
+        let DiskConditions { delay, fails, is_gone, .. } = *lock(&self.conditions);
         if !delay.is_zero() {
             std::thread::sleep(delay);
         }

@@ -2,11 +2,12 @@
 
 use std::io::{stdin, stdout};
 use std::process::Command;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use rustix::process::{WaitOptions, wait};
+use squall_fabric::mutex::lock;
 
 use super::HostPlan;
 use super::disk::{DiskConditions, HostDisk};
@@ -31,14 +32,14 @@ pub(crate) fn run() -> Result<()> {
     let turn = Arc::clone(&reaping);
     std::thread::spawn(move || {
         loop {
-            let turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
+            let turn = lock(&turn);
             while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
             drop(turn);
             std::thread::sleep(REAP_PERIOD);
         }
     });
     while let Some(conditions) = read_line::<DiskConditions>(&mut pipe)? {
-        let _turn = reaping.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = lock(&reaping);
         let done = disk.as_mut().map_or(Ok(()), |disk| disk.set(conditions));
         write_line(&mut stdout(), &done.err().map(|error| format!("{error:#}")))?;
     }

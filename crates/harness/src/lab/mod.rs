@@ -36,10 +36,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
+use squall_fabric::mutex::{lock, unpoisoned};
 
 pub use clock::HostClock;
 pub use conditions::{BitRate, Flapping, HELD_BACK, LinkConditions, QUEUE, Share, duration};
@@ -212,7 +213,7 @@ impl Lab {
     }
 
     fn ask(&self, request: &WireRequest) -> Result<WireReply> {
-        let mut pipes = self.pipes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pipes = lock(&self.pipes);
         let Pipes { requests, replies } = &mut *pipes;
         let requests = requests.as_mut().expect("it is taken at the end");
         // If it has ended, the other pipe shows why.
@@ -241,7 +242,7 @@ impl Lab {
 impl Drop for Lab {
     fn drop(&mut self) {
         // It ends with its pipe, and all with it.
-        self.pipes.get_mut().unwrap_or_else(PoisonError::into_inner).requests = None;
+        unpoisoned(self.pipes.get_mut()).requests = None;
         let _ = self.wire.wait();
     }
 }

@@ -2,11 +2,12 @@
 
 use std::io;
 use std::os::fd::AsFd as _;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use squall_fabric::mutex::lock;
 use tappers::{Interface, Tap};
 
 use super::conditions::LinkConditions;
@@ -71,10 +72,6 @@ fn carry(taps: &[Tap], switch: &Mutex<Switch>, begun: Instant) {
         // It fails only if a signal comes.
         let _ = poll(&mut polled, left.as_ref());
     }
-}
-
-fn lock(switch: &Mutex<Switch>) -> MutexGuard<'_, Switch> {
-    switch.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn elapsed_ns(begun: Instant) -> u64 {

@@ -7,9 +7,10 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use squall_fabric::mutex::lock;
 
 use super::disk::{DISK, DiskConditions};
 use super::limits::{self, CONTROL_GROUPS, HostLimits};
@@ -42,10 +43,10 @@ pub(crate) fn run() -> Result<()> {
             std::thread::spawn(move || drop(serve(&mut BufReader::new(&stream), &mut &stream, &network)));
         }
     });
-    let hosts = network.lock().unwrap_or_else(PoisonError::into_inner).described();
+    let hosts = lock(&network).described();
     write_line(&mut stdout(), &WireReply::Built { hosts })?;
     let served = serve(&mut pipe, &mut stdout(), &network);
-    let hosts = std::mem::take(&mut network.lock().unwrap_or_else(PoisonError::into_inner).hosts);
+    let hosts = std::mem::take(&mut lock(&network).hosts);
     hosts.into_iter().for_each(HeldHost::end);
     served
 }
@@ -63,7 +64,7 @@ pub(crate) fn ask_from_inside(request: &WireRequest) -> Result<()> {
 
 fn serve(requests: &mut impl BufRead, replies: &mut impl Write, network: &Mutex<BuiltNetwork>) -> Result<()> {
     while let Some(request) = read_line(requests)? {
-        let mut network = network.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut network = lock(&network);
         let done = match request {
             WireRequest::Build(_) => Err(anyhow!("it is built")),
             WireRequest::Set { from, to, conditions } => network.set(from, to, conditions),

@@ -10,13 +10,14 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use squall::DeliveryMode;
 use squall::config::{Config, PartitionSafety, Retention, StorageConfig, SubgroupConfig};
 use squall::{GroupError, JoinError, Message, Payload, SendError};
+use squall_fabric::mutex::lock;
 
 use super::parent_watchdog::ParentWatchdog;
 use super::resident::ResidentMember;
@@ -181,7 +182,7 @@ fn mixed(digest: u64, word: u64) -> u64 {
 impl MemberInbox for Account {
     fn on_message(&mut self, message: Message<'_>) {
         let noted = self.note(&message);
-        let mut ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ledger = lock(&self.ledger);
         ledger.delivered += 1;
         match noted {
             Ok(sender) => ledger.own_delivered += u64::from(sender == self.own),
@@ -208,7 +209,7 @@ impl MemberInbox for Account {
             && let Err(error) = file.write_all(&self.records)
         {
             let error = anyhow::Error::new(error).context("cannot write the account");
-            self.ledger.lock().unwrap_or_else(PoisonError::into_inner).failure = Some(error);
+            lock(&self.ledger).failure = Some(error);
         }
         self.records.clear();
     }
@@ -247,7 +248,7 @@ fn send(
                 std::thread::sleep(member.pause());
             }
         }
-        let mut ledger = ledger.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ledger = lock(&ledger);
         if let Some(failure) = ledger.failure.take() {
             return Err(failure);
         }

@@ -3,13 +3,14 @@
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use squall::Message;
 use squall::config::SubgroupConfig;
 use squall_fabric::atomics::{AtomicBool, AtomicU64, Ordering};
+use squall_fabric::mutex::lock;
 
 use super::parent_watchdog::ParentWatchdog;
 use super::{Ended, GroupMember, MemberInbox, MulticastMember, ProgressTicker, await_all, finish, say};
@@ -191,7 +192,7 @@ impl Log {
                 latencies: std::mem::take(&mut self.latencies),
             }),
         };
-        *self.shared.closed.lock().unwrap_or_else(PoisonError::into_inner) = Some(closed);
+        *lock(&self.shared.closed) = Some(closed);
         self.shared.is_closed.store(true, Ordering::Relaxed);
     }
 
@@ -203,7 +204,7 @@ impl Log {
 
     /// The joiner learns how much the others had missing when its first view began; it has counted down since.
     fn catch_up(&mut self) {
-        if let Some(reported) = self.shared.reported.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(reported) = lock(&self.shared.reported).take() {
             self.has_come = true;
             for (rank, reported) in reported.into_iter().enumerate().filter(|(rank, _)| *rank != self.rank) {
                 self.missing[rank] = reported.saturating_sub(UNKNOWN - self.missing[rank]);
@@ -298,7 +299,7 @@ fn send_and_log(
             && let Some((view, reported)) = caught_up()
             && view == shared.first_view.load(Ordering::Relaxed)
         {
-            *shared.reported.lock().unwrap_or_else(PoisonError::into_inner) = Some(reported);
+            *lock(&shared.reported) = Some(reported);
             may_send = true;
         }
         for _ in 0..BURST {
@@ -315,7 +316,7 @@ fn send_and_log(
         ticker.tick(shared.delivered.load(Ordering::Relaxed));
     }
     let seconds = begun.elapsed().as_secs_f64();
-    let closed = shared.closed.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let closed = lock(&shared.closed).take();
     let closed = closed.context("the log was not closed")??;
     Ok(MemberReport {
         sent,

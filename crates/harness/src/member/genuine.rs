@@ -1,13 +1,14 @@
 //! The work of `squall bench genuine`: all members send to some of the shards, and deliver what is for their own.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use squall::config::{ClockKind, GenuineConfig, QuorumRule, SubgroupConfig};
+use squall::config::{GenuineConfig, QuorumRule, SubgroupConfig};
 use squall::genuine::{GenuineMessage, MulticastSender};
 use squall::{Group, Message, Node, SendError, Sender};
 use squall_fabric::atomics::{AtomicU64, Ordering};
+use squall_fabric::mutex::lock;
 
 mod outlive;
 
@@ -85,7 +86,7 @@ impl Tally {
         if word(8) == self.rank {
             add(&self.returned, 1);
             let latency = self.now_ns() - self.sent_at_ns.load(Ordering::Relaxed);
-            let mut latencies = self.latencies.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut latencies = lock(&self.latencies);
             latencies.record(Duration::from_nanos(latency));
         }
     }
@@ -118,11 +119,10 @@ impl BenchMember {
             let builder = Group::builder(config.subgroup(SUBGROUP, subgroup)).on_progress(report_progress);
             builder.on_message(SUBGROUP, upcall).join_polled()?
         } else {
-            let clock = if job.is_hybrid { ClockKind::Hybrid } else { ClockKind::Logical };
             let quorum = if job.by_majority { QuorumRule::Majority } else { QuorumRule::All };
             let window = job.window;
             let usual = GenuineConfig::default();
-            let mut genuine = GenuineConfig { message_max, window_bytes, window, clock, quorum, ..usual };
+            let mut genuine = GenuineConfig { message_max, window_bytes, window, quorum, ..usual };
             for shard in 0..job.shards {
                 let first = shard * job.replicas;
                 let ranks: Vec<_> = (first..first + job.replicas).collect();
@@ -134,7 +134,7 @@ impl BenchMember {
             let upcall = move |message: GenuineMessage<'_>| {
                 tally.on_message(message.bytes);
                 if outlives {
-                    let mut resumption = tally.resumption.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut resumption = lock(&tally.resumption);
                     resumption.note(message.position.view);
                 }
             };
@@ -206,7 +206,7 @@ fn send_and_deliver(member: &mut BenchMember, job: &GenuineJob, tally: &Tally) -
         ticker.tick(tally.delivered.load(Ordering::Relaxed));
     }
     let seconds = begun.elapsed().as_secs_f64();
-    let latencies = std::mem::take(&mut *tally.latencies.lock().unwrap_or_else(PoisonError::into_inner));
+    let latencies = std::mem::take(&mut *lock(&tally.latencies));
     Ok(MemberReport {
         sent,
         delivered: total,

@@ -18,7 +18,7 @@ pub(crate) mod store;
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
@@ -27,6 +27,7 @@ use squall::{
     BootstrapProgress, Builder, Deliver, Group, Member, Message, MessageBatch, Node, Payload, Sender, View,
 };
 use squall_fabric::NodeId;
+use squall_fabric::mutex::lock;
 use squall_transports::composite::PeerTransport;
 
 use crate::clock::now_ns;
@@ -128,7 +129,7 @@ impl<I: MemberInbox> Deliver for Inlet<I> {
     }
 
     fn begin_view(&mut self, view: u64, members: &[NodeId]) {
-        let ranks = self.ranks.lock().unwrap_or_else(PoisonError::into_inner);
+        let ranks = lock(&self.ranks);
         let members: Vec<usize> = members.iter().map(|node| ranks[node]).collect();
         drop(ranks);
         self.inbox.on_view(view, &members);
@@ -313,7 +314,7 @@ fn builder(config: Config, inboxes: Vec<impl MemberInbox>) -> Builder {
         inboxes.into_iter().map(|inbox| Inlet { inbox, ranks: Arc::clone(&ranks) }).collect();
     let note_ranks = move |view: &View| {
         let rank = |member: &Member| (member.node, usize::try_from(member.tag).unwrap_or(usize::MAX));
-        *ranks.lock().unwrap_or_else(PoisonError::into_inner) = view.members.iter().map(rank).collect();
+        *lock(&ranks) = view.members.iter().map(rank).collect();
     };
     let builder = Group::builder(config).on_progress(report_progress).on_view(note_ranks);
     inlets

@@ -1,12 +1,13 @@
 //! The work of `squall bench multicast`: senders send, all members deliver and read.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use squall::config::{Config, Retention, StorageConfig, SubgroupConfig};
 use squall::{Message, Payload};
 use squall_fabric::atomics::{AtomicU64, Ordering};
+use squall_fabric::mutex::lock;
 
 use super::parent_watchdog::ParentWatchdog;
 use super::{
@@ -165,7 +166,7 @@ impl MemberInbox for Reader {
         self.bytes += message.bytes.len() as u64;
         if self.latency && message.sender == self.rank {
             let latency = self.tally.now_ns() - self.tally.sent_at_ns.load(Ordering::Relaxed);
-            let mut latencies = self.tally.latencies.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut latencies = lock(&self.tally.latencies);
             latencies.record(Duration::from_nanos(latency));
             self.tally.returned.fetch_add(1, Ordering::Relaxed);
         }
@@ -212,7 +213,7 @@ fn send_and_deliver(
         delivered: tally.delivered(),
         bytes: tally.sum(|subgroup| &subgroup.bytes),
         seconds,
-        latencies: std::mem::take(&mut tally.latencies.lock().unwrap_or_else(PoisonError::into_inner)),
+        latencies: std::mem::take(&mut lock(&tally.latencies)),
         ..MemberReport::default()
     })
 }

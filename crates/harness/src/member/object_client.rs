@@ -1,9 +1,10 @@
 //! The client of the objects inside a member: one operation after the other, each of which is reported to the parent before it begins.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use squall::object::{Object, ObjectError, ShardedObject};
+use squall_fabric::mutex::lock;
 
 use super::say;
 use super::store::StoredValues;
@@ -27,7 +28,7 @@ impl ClientSwitch {
     }
 
     fn lock(&self) -> MutexGuard<'_, bool> {
-        self.is_over.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.is_over)
     }
 }
 

@@ -8,12 +8,13 @@ use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use squall::Message;
 use squall::config::{Config, StorageConfig, SubgroupConfig};
+use squall_fabric::mutex::lock;
 
 use super::parent_watchdog::ParentWatchdog;
 use super::{Ended, MemberInbox, ProgressTicker, SUBGROUP, builder, config, say};
@@ -69,10 +70,6 @@ struct DeliveredLog {
     digest: SequenceDigest,
     count: u64,
     file: File,
-}
-
-fn lock(log: &Mutex<DeliveredLog>) -> std::sync::MutexGuard<'_, DeliveredLog> {
-    log.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 struct Inbox {

@@ -2,9 +2,11 @@
 
 use std::io::Write as _;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, LazyLock, Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
+
+use squall_fabric::mutex::{lock, unpoisoned};
 
 use super::bars;
 
@@ -34,7 +36,7 @@ impl ErrorLines {
     }
 
     fn state(&self) -> MutexGuard<'_, LineState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 
@@ -53,7 +55,7 @@ pub(super) fn flush(patience: Duration) {
     }
     let until = state.queued;
     let waited = LINES.is_written.wait_timeout_while(state, patience, |state| state.written < until);
-    let (mut state, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+    let (mut state, timeout) = unpoisoned(waited);
     state.is_stuck |= timeout.timed_out();
 }
 

@@ -1,11 +1,12 @@
 //! Ctrl-C and requests to terminate.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use anyhow::{Context as _, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use squall_fabric::mutex::lock;
 
 use super::output;
 
@@ -33,7 +34,7 @@ impl Interrupts {
             Signals::new(ours).context("failed to take over the signals that end this process")?;
         let target = Arc::clone(&interrupts.0);
         let run = move || {
-            let call = |_| target.lock().unwrap_or_else(PoisonError::into_inner)();
+            let call = |_| lock(&target)();
             signals.forever().for_each(call);
         };
         std::thread::Builder::new().name("interrupts".into()).spawn(run)?;
@@ -42,7 +43,7 @@ impl Interrupts {
 
     /// Calls `target` from now on, instead of what was set before; until the first call, a signal ends the process.
     pub fn set(&self, target: impl FnMut() + Send + 'static) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Box::new(target);
+        *lock(&self.0) = Box::new(target);
     }
 }
 

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use rustix::io::Errno;
+use squall_fabric::mutex::lock;
 
-use super::{Storage, disk_error, locked};
+use super::{Storage, disk_error};
 use crate::checkpoint::{self, CheckpointError, CheckpointKind, StateWriting};
 use crate::disk::{Disk, DiskCause, DiskError};
 use crate::identity::RegisterValue;
@@ -105,7 +106,7 @@ impl<D: Disk> Storage<D> {
             return Ok(None);
         }
         checkpoint::write(&self.disk, self.settings.block, kind, subgroup, position, write)?;
-        let mut checkpoints = locked(&self.checkpoints);
+        let mut checkpoints = lock(&self.checkpoints);
         let verified = checkpoints.entry(subgroup).or_default();
         verified.insert(position);
         let kept = kept(verified, wanted);
@@ -146,11 +147,11 @@ impl<D: Disk> Storage<D> {
         write: &mut StateWriting<'_>,
     ) -> Result<(), CheckpointError> {
         checkpoint::write(&self.disk, self.settings.block, kind, subgroup, position, write)?;
-        locked(&self.checkpoints).entry(subgroup).or_default().insert(position);
+        lock(&self.checkpoints).entry(subgroup).or_default().insert(position);
         self.change_register(|register| raise(&mut register.recycled, subgroup, position))
             .map_err(disk_error)?;
-        raise(&mut locked(&self.recycled), subgroup, position);
-        locked(&self.checkpoints).entry(subgroup).or_default().retain(|at| *at >= position);
+        raise(&mut lock(&self.recycled), subgroup, position);
+        lock(&self.checkpoints).entry(subgroup).or_default().retain(|at| *at >= position);
         Ok(self.remove_checkpoints(subgroup, &mut |at| at >= position)?)
     }
 
@@ -160,14 +161,14 @@ impl<D: Disk> Storage<D> {
     /// # Errors
     /// If the disk fails.
     pub fn forget_checkpoints(&self, subgroup: u32, position: LogPosition) -> Result<(), CheckpointError> {
-        locked(&self.checkpoints).entry(subgroup).or_default().retain(|at| *at > position);
+        lock(&self.checkpoints).entry(subgroup).or_default().retain(|at| *at > position);
         self.remove_checkpoints(subgroup, &mut |at| at > position)?;
         if self.recycled(subgroup).is_some_and(|recycled| recycled <= position) {
             let forget = |register: &mut RegisterValue| {
                 register.recycled.remove(&subgroup);
             };
             self.change_register(forget).map_err(disk_error)?;
-            locked(&self.recycled).remove(&subgroup);
+            lock(&self.recycled).remove(&subgroup);
         }
         Ok(())
     }
@@ -207,7 +208,7 @@ impl<D: Disk> Storage<D> {
 
     /// Returns the verified checkpoints of each subgroup.
     pub fn checkpoints(&self) -> BTreeMap<u32, BTreeSet<LogPosition>> {
-        locked(&self.checkpoints).clone()
+        lock(&self.checkpoints).clone()
     }
 
     /// Reads a block of a checkpoint, the `index`-th; returns its bytes, and whether it is the last one.
@@ -226,14 +227,14 @@ impl<D: Disk> Storage<D> {
     /// Returns what is known of where the log of a subgroup begins.
     pub fn begin_of(&self, subgroup: u32) -> LogBegin {
         let Some(recycled) = self.recycled(subgroup) else { return LogBegin::First };
-        let checkpoints = locked(&self.checkpoints);
+        let checkpoints = lock(&self.checkpoints);
         let oldest = checkpoints.get(&subgroup).and_then(|all| all.range(recycled..).next());
         oldest.map_or(LogBegin::Lost(recycled), |position| LogBegin::Behind(*position))
     }
 
     /// Up to which position records of a subgroup are not here any more. It waits for no write of the register.
     fn recycled(&self, subgroup: u32) -> Option<LogPosition> {
-        locked(&self.recycled).get(&subgroup).copied()
+        lock(&self.recycled).get(&subgroup).copied()
     }
 
     pub(super) fn verify_checkpoints(&self) -> Result<BTreeMap<u32, BTreeSet<LogPosition>>, DiskError> {

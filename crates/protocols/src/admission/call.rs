@@ -27,10 +27,10 @@ pub struct JoinerSettings {
 }
 
 impl JoinerSettings {
-    /// Returns the settings for real machines: pauses of 20 to 250 ms, and 20 seconds without a leader.
+    /// Returns the settings for real machines: pauses of 20 to 250 ms, and 10 seconds without a leader.
     #[must_use]
     pub const fn new(timeout: Duration, handshake: Duration, answer: Duration) -> Self {
-        let (orphan, patience_min) = (Duration::from_secs(20), Duration::from_millis(250));
+        let (orphan, patience_min) = (Duration::from_secs(10), Duration::from_millis(250));
         let pauses = [Duration::from_millis(20), Duration::from_millis(250)];
         let link = Duration::from_millis(200);
         Self { timeout, handshake, answer, orphan, link, pauses, patience_min }

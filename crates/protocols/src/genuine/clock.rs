@@ -1,39 +1,29 @@
 //! The clock of a shard, which its leader alone has (RamCast §3.4) \[G3\].
 //!
-//! `Deviation:` (§3.4) beside the paper's counter there is a hybrid of counter and time; order rests on the counter alone.
+//! It is hybrid: the greater of a counter and the leader's own time in nanoseconds. If the clocks of leaders are close to each other, a
+//! message seldom waits for one that got its timestamp later. Order rests on the counter alone, so the time may be wrong.
+//!
+//! `Deviation:` (RamCast §3.4) a leader's clock is a counter.
 
-use super::ClockKind;
 use super::mutation;
 
 /// Gives each message of a shard a greater timestamp than the one before, and than all that the leader has acknowledged.
-#[derive(Clone, Debug)]
-pub(super) struct ShardClock {
-    kind: ClockKind,
-    /// The last timestamp, or what it was raised to; grows only.
-    clock: u64,
-}
+/// The last timestamp, or the value it was raised to; it grows only.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ShardClock(u64);
 
 impl ShardClock {
-    pub(super) const fn new(kind: ClockKind) -> Self {
-        Self { kind, clock: 0 }
-    }
-
     /// The next timestamp, where it is `now` by the leader's own time in nanoseconds, which may be any.
     pub(super) fn next(&mut self, now: u64) -> u64 {
-        let step = u64::from(!mutant!(RepeatTimestamp) || self.clock == 0);
-        let counter = self.clock + step;
-        self.clock = match self.kind {
-            ClockKind::Logical => counter,
-            ClockKind::Hybrid => counter.max(now),
-        };
-        self.clock
+        let step = u64::from(!mutant!(RepeatTimestamp) || self.0 == 0);
+        self.0 = (self.0 + step).max(now);
+        self.0
     }
 
     /// No timestamp up to `clock` is given any more \[G5\].
     pub(super) fn raise(&mut self, clock: u64) {
-        let trusts = self.kind == ClockKind::Hybrid && mutant!(TrustTime);
-        if !trusts && !mutant!(KeepClock) {
-            self.clock = self.clock.max(clock);
+        if !mutant!(KeepClock) {
+            self.0 = self.0.max(clock);
         }
     }
 }
@@ -44,15 +34,10 @@ mod tests {
 
     #[test]
     fn timestamps_grow_whatever_the_time() {
-        let mut logical = ShardClock::new(ClockKind::Logical);
-        assert_eq!([logical.next(100), logical.next(100)], [1, 2]);
-        logical.raise(9);
-        logical.raise(4);
-        assert_eq!(logical.next(0), 10);
-        let mut hybrid = ShardClock::new(ClockKind::Hybrid);
-        assert_eq!(
-            [hybrid.next(100), hybrid.next(100), hybrid.next(50), hybrid.next(200)],
-            [100, 101, 102, 200]
-        );
+        let mut clock = ShardClock::default();
+        assert_eq!([100, 100, 50, 200].map(|now| clock.next(now)), [100, 101, 102, 200]);
+        clock.raise(309);
+        clock.raise(304);
+        assert_eq!(clock.next(0), 310);
     }
 }

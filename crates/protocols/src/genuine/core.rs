@@ -90,7 +90,7 @@ impl GenuineMember {
         }
     }
 
-    /// Sets what is added to the fabric's time to get a time that is common to all members, for [`ClockKind::Hybrid`](super::ClockKind).
+    /// Sets what is added to the fabric's time to get a time that is common to all members, which timestamps follow.
     /// It may be wrong: then messages wait longer for those of other shards, and nothing else changes \[G3\].
     pub fn set_time_base(&mut self, base: Duration) {
         // Timestamps have space for counting beyond any time.

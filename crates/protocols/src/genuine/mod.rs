@@ -118,7 +118,7 @@ pub use outbox::GenuineSendError;
 pub use placement::{SHARDS_MAX, ShardPlacement};
 pub use record::{GenuineMessage, GenuinePosition, Timestamp};
 pub use replies::{PartReplies, ReplyState, UpdateReplies};
-pub use settings::{ClockKind, GenuineSettings, QuorumRule};
+pub use settings::{GenuineSettings, QuorumRule};
 pub use table::is_genuine_mirror;
 pub use update::{PART_HEADER_BYTES, PartKind, ShardedUpdate, UPDATE_HEADER_BYTES, UpdatePart};
 pub use wedge::GenuineCarryover;

@@ -15,8 +15,6 @@ mutations! {
         AcknowledgeIncomplete,
         /// \[G5\] A leader acknowledges without raising its clock.
         KeepClock,
-        /// \[G5\] A leader with a hybrid clock relies on the time instead of raising its clock.
-        TrustTime,
         /// \[G5\] A member acknowledges past a message that is not complete.
         AcknowledgePastGap,
         /// \[G5\] Acknowledgements are posted before timestamps.

@@ -27,25 +27,11 @@ impl QuorumRule {
     }
 }
 
-/// What the leader of a shard takes its timestamps from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ClockKind {
-    /// A counter.
-    #[default]
-    Logical,
-    /// The greater of a counter and the leader's own time in nanoseconds
-    /// ([`GenuineMember::set_time_base`](super::GenuineMember::set_time_base)): if clocks of leaders are close to each other, a message
-    /// seldom waits for one that got its timestamp later. Order rests on the counter alone.
-    Hybrid,
-}
-
 /// Settings of genuine multicast, the same at all members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GenuineSettings {
     /// Whose acknowledgements a delivery waits for.
     pub quorum: QuorumRule,
-    /// What timestamps are taken from.
-    pub clock: ClockKind,
     /// The most messages that a sender has under way to a shard.
     pub window: usize,
     /// Whether each shard has a state, which a joiner takes over from another member with the marks of what is in it \[G14\].
@@ -66,7 +52,6 @@ impl GenuineSettings {
     pub const fn new(window: usize, message_max: usize) -> Self {
         Self {
             quorum: QuorumRule::All,
-            clock: ClockKind::Logical,
             window,
             has_states: false,
             express: true,

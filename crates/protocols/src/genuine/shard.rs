@@ -79,7 +79,7 @@ impl ShardMember {
         let own = placement.leader(shard).expect("this member");
         let writer = || LogWriter::new(row(own).log);
         let sequencer = leads.then(|| Sequencer {
-            clock: ShardClock::new(settings.clock),
+            clock: ShardClock::default(),
             logs: (0..placement.count()).map(|_| writer()).collect(),
             waiting: VecDeque::new(),
             delivered: Vec::new(),

@@ -77,15 +77,7 @@ impl<D: Deliver> Deliver for UpcallGate<D> {
     }
 }
 
-/// Calls the same method of either kind of subgroup.
-macro_rules! either {
-    ($self:expr, $core:ident => $call:expr) => {
-        match $self {
-            $crate::group::active::AnySubgroup::Upcall($core) => $call,
-            $crate::group::active::AnySubgroup::Pulled($core) => $call,
-        }
-    };
-}
+squall_fabric::define_either! { $ either: AnySubgroup { Upcall, Pulled } }
 
 pub(super) use either;
 

@@ -2,7 +2,7 @@
 
 use squall_fabric::{Duration, Instant, NodeId};
 
-use super::active::{ActiveSubgroup, either};
+use super::active::{ActiveSubgroup, AnySubgroup, either};
 use super::core::{GroupCore, GroupStage};
 use super::{FlightRecorder, GroupApplication, MessageTracks, SubgroupId};
 use crate::membership::{Membership, MembershipState};

@@ -26,7 +26,7 @@ use squall_fabric::window::WindowGeometry;
 use squall_fabric::{Channel, Core, Fabric, FabricEvent, Instant, NodeId, Region};
 
 use super::SubgroupId;
-use super::active::{ActiveSubgroup, either};
+use super::active::{ActiveSubgroup, AnySubgroup, either};
 use crate::coverage::{Point, reach};
 use crate::membership::View;
 use crate::multicast::{Deliver, OutgoingBody, Subgroup};

@@ -9,7 +9,7 @@
 
 use squall_fabric::{Core, Fabric};
 
-use super::active::{ActiveSubgroup, either};
+use super::active::{ActiveSubgroup, AnySubgroup, either};
 use super::core::{GroupCore, GroupStage, PresentView};
 use super::relays::Relays;
 use super::{GroupApplication, GroupEnd};

@@ -169,7 +169,7 @@ impl<A: GroupApplication> GroupCore<A> {
         }
     }
 
-    /// Sets what is added to the fabric's time for the hybrid clocks of shards: see [`GenuineMember::set_time_base`].
+    /// Sets what is added to the fabric's time for the clocks of shards: see [`GenuineMember::set_time_base`].
     pub fn set_time_base(&mut self, base: Duration) {
         self.shard_passage.time_base = base;
         if let GroupStage::Present(PresentView { shards: Some(shards), .. }) = &mut self.stage {

@@ -7,7 +7,7 @@
 
 use squall_fabric::{Duration, Fabric, Instant};
 
-use super::active::either;
+use super::active::{AnySubgroup, either};
 use super::core::{GroupCore, GroupStage, PresentView};
 use super::{GroupApplication, SubgroupId};
 use crate::multicast::HeldUp;

@@ -5,7 +5,7 @@ use std::fmt;
 use squall_fabric::sim::{Adversary, Prng, Rule, RuleTrigger, Verdict};
 use squall_fabric::{Duration, Instant};
 use squall_protocols::genuine::{
-    ClockKind, GenuineSettings, PART_HEADER_BYTES, QuorumRule, SHARDS_MAX, UPDATE_HEADER_BYTES,
+    GenuineSettings, PART_HEADER_BYTES, QuorumRule, SHARDS_MAX, UPDATE_HEADER_BYTES,
 };
 use squall_protocols::membership::RankSet;
 
@@ -35,7 +35,7 @@ pub struct GenuinePlan {
     pub transfer_max: Duration,
     /// Words that pass between nodes are counted.
     pub counts_words: bool,
-    /// The time that nodes with hybrid clocks take for the common one differs by up to that.
+    /// The time that nodes take for the common one differs by up to that.
     pub time_error_max: Duration,
     /// The only thing that happens: a follower pauses, and a majority is enough.
     pub standstill: Option<FollowerStandstill>,
@@ -87,12 +87,6 @@ impl GenuinePlan {
             plan.settings.message_max = UPDATE_HEADER_BYTES + plan.shards * (PART_HEADER_BYTES + MESSAGE_MAX);
         }
         plan.draw_later_request();
-        if plan.settings.clock == ClockKind::Hybrid {
-            let mut prng = Prng::new(seed ^ 0xc10c);
-            // Clocks that agree, as machines keep them, and some that are wrong by years.
-            let most = [0, 5_000, 1_000_000, 2_000_000_000_000_000_000][prng.index(4)];
-            plan.time_error_max = Duration::from_nanos(most);
-        }
         plan.draw_outages();
         plan
     }
@@ -143,10 +137,11 @@ impl GenuinePlan {
         };
         let destinations = (0..1 + prng.below(4)).map(|_| set(prng)).collect();
         let window = [1, 2, 3, 4, 12][prng.index(5)];
-        let clock = if prng.chance(300) { ClockKind::Hybrid } else { ClockKind::Logical };
+        // Clocks that agree, as machines keep them, and some that are wrong by years.
+        let errors = if prng.chance(300) { [0, 5_000] } else { [1_000_000, 2_000_000_000_000_000_000] };
+        let time_error_max = Duration::from_nanos(errors[Prng::new(seed ^ 0xc10c).index(2)]);
         let window_bytes = if prng.chance(500) { 1 + prng.index(600) } else { usize::MAX };
         let settings = GenuineSettings {
-            clock,
             window_bytes,
             has_states: true,
             // Not by the run's own source of chance, so that nothing else depends on it.
@@ -161,7 +156,7 @@ impl GenuinePlan {
             settings,
             request_max: Duration::ZERO,
             transfer_max: Duration::from_nanos(prng.below(300_000)),
-            time_error_max: Duration::ZERO,
+            time_error_max,
             standstill: None,
             keeps_all: false,
             counts_words: !group.early_sight && prng.chance(200),
@@ -280,7 +275,6 @@ impl GenuinePlan {
         let own = [
             ("counted words", self.counts_words),
             ("late request for the state", !self.request_max.is_zero()),
-            ("hybrid clock", self.settings.clock == ClockKind::Hybrid),
             ("wrong clocks", !self.time_error_max.is_zero()),
             ("member of no shard", self.homes.contains(&None)),
             ("eight shards", self.shards == 8),
@@ -337,18 +331,13 @@ impl fmt::Display for GenuinePlan {
             let named = named.replace("nodes", "shards").replace("node", "shard");
             writeln!(f, "  messages to {named}")?;
         }
-        let GenuineSettings { quorum, clock, window, has_states, express, message_max, window_bytes } =
+        let GenuineSettings { quorum, window, has_states, express, message_max, window_bytes } =
             &self.settings;
         let quorum = match quorum {
             QuorumRule::All => "all members of a shard acknowledge",
             QuorumRule::Majority => "a majority of a shard acknowledges",
         };
-        let clock = match clock {
-            ClockKind::Logical => "timestamps count messages".into(),
-            ClockKind::Hybrid => {
-                format!("timestamps follow the clocks, which differ by up to {:?}", self.time_error_max)
-            }
-        };
+        let clock = format!("clocks differ by up to {:?}", self.time_error_max);
         let states = if *has_states { "joiners take over states" } else { "shards have no states" };
         let express = if *express { "; a short message that is alone is one write" } else { "" };
         let bytes =

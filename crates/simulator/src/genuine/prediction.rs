@@ -10,7 +10,7 @@ use std::rc::Rc;
 use squall_fabric::sim::{CostModel, Prng, SimConfig, SimFabric, SimWorld};
 use squall_fabric::{Duration, Fabric, Instant, NodeId};
 use squall_protocols::genuine::{
-    ClockKind, GenuineCarryover, GenuineMember, GenuineSendError, GenuineSettings, QuorumRule, ShardPlacement,
+    GenuineCarryover, GenuineMember, GenuineSendError, GenuineSettings, QuorumRule, ShardPlacement,
 };
 use squall_protocols::membership::{Member, View};
 
@@ -42,8 +42,6 @@ pub struct ShardExperiment {
     pub messages: u64,
     /// How they are sent.
     pub load: ShardLoad,
-    /// What timestamps are taken from.
-    pub clock: ClockKind,
     /// Whose acknowledgements a delivery waits for.
     pub quorum: QuorumRule,
     /// The members' clocks are wrong by up to that.
@@ -82,7 +80,6 @@ impl ShardExperiment {
             size: 64,
             messages: 300,
             load: ShardLoad::Closed(1),
-            clock: ClockKind::Logical,
             quorum: QuorumRule::All,
             skew_max: Duration::ZERO,
             work: GENUINE_WORK,
@@ -244,7 +241,6 @@ impl Node {
         let placement = ShardPlacement::new((0..experiment.shards).map(ranks).collect());
         let shard = placement.shard_of(rank as usize);
         let settings = GenuineSettings {
-            clock: experiment.clock,
             quorum: experiment.quorum,
             ..GenuineSettings::new(experiment.window(), experiment.size)
         };

@@ -70,14 +70,7 @@ enum AnyCore {
     Pulled(Subgroup<NoUpcall>),
 }
 
-macro_rules! either {
-    ($self:expr, $core:ident => $call:expr) => {
-        match $self {
-            AnyCore::Upcall($core) => $call,
-            AnyCore::Pulled($core) => $call,
-        }
-    };
-}
+squall_fabric::define_either! { $ either: AnyCore { Upcall, Pulled } }
 
 impl Watch {
     fn on_delivery(&mut self, member: usize, message: Message<'_>) {

@@ -8,9 +8,10 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use squall_fabric::bulk::BulkBuffer;
+use squall_fabric::mutex::lock;
 use squall_fabric::region::Access;
 use squall_fabric::{Region, trusted};
 use squall_protocols::rdmc::{HeldBlocks, ObjectMemory};
@@ -101,7 +102,7 @@ impl Session {
         let copy = Copying { region: region.clone(), file: file.try_clone()?, bytes, block_bytes };
         let (on_block, failure) = copy.before(on_block);
         network.receive(&ObjectMemory { region, first: 0 }, bytes, &held, Some(on_block))?;
-        let failed = failure.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let failed = lock(&failure).take();
         failed.map_or(Ok(()), |error| Err(error.into()))
     }
 
@@ -141,7 +142,7 @@ impl Copying {
         let failure = FirstFailure::default();
         let (noted, mut buffer) = (Arc::clone(&failure), Vec::new());
         let copied = move |block| {
-            let mut noted = noted.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut noted = lock(&noted);
             if noted.is_some() {
                 return;
             }

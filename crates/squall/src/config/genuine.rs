@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use squall_fabric::window::RECORDS_MAX;
-use squall_protocols::genuine::{ClockKind, GenuineSettings, QuorumRule, SHARDS_MAX, ShardPlacement};
+use squall_protocols::genuine::{GenuineSettings, QuorumRule, SHARDS_MAX, ShardPlacement};
 use squall_protocols::membership::{MEMBERS_MAX, View};
 
 use super::error::ConfigError;
@@ -43,10 +43,6 @@ pub struct GenuineConfig {
     pub window_bytes: usize,
     /// The shards hold one replicated object ([`crate::Group::sharded_object`]), whose state joiners take over.
     pub object: bool,
-    /// What the leaders of shards take timestamps from. With [`ClockKind::Hybrid`] they follow the members' clocks of the machine
-    /// (`CLOCK_REALTIME`, as each member reads it once when it joins). If these are wrong, messages to several shards may take longer; their
-    /// order does not depend on any clock.
-    pub clock: ClockKind,
     /// Whose acknowledgements a delivery waits for. With [`QuorumRule::Majority`] a follower that stalls delays no delivery, until
     /// `window` messages of a sender wait for it; a group in which a shard of three or more loses more than half of its members
     /// between two views stops. With [`QuorumRule::All`] all but one member of a shard may die, and each one that stalls delays all.
@@ -62,7 +58,6 @@ impl Default for GenuineConfig {
             message_max: 10 << 10,
             window_bytes: 1 << 20,
             object: false,
-            clock: ClockKind::Logical,
             quorum: QuorumRule::All,
         }
     }
@@ -91,7 +86,6 @@ impl GenuineConfig {
             express: !is_shared,
             window_bytes: self.window_bytes,
             has_states: self.object,
-            clock: self.clock,
             quorum: self.quorum,
             ..GenuineSettings::new(self.window, self.message_max)
         }
@@ -147,9 +141,6 @@ impl GenuineConfig {
     }
 }
 
-/// The names of the clocks.
-const CLOCKS: [(&str, ClockKind); 2] = [("logical", ClockKind::Logical), ("hybrid", ClockKind::Hybrid)];
-
 /// The names of the rules.
 const QUORUMS: [(&str, QuorumRule); 2] = [("all", QuorumRule::All), ("majority", QuorumRule::Majority)];
 
@@ -174,7 +165,6 @@ pub(super) fn read(
             .get("window_bytes")
             .map_or(Ok(usual.window_bytes.max(4 * message_max)), |value| value.bytes(1..=WINDOW_BYTES_MAX))?,
         object: values.get("object").map_or(Ok(usual.object), |value| value.flag())?,
-        clock: values.get("clock").map_or(Ok(usual.clock), |value| value.choice(&CLOCKS))?,
         quorum: values.get("quorum").map_or(Ok(usual.quorum), |value| value.choice(&QUORUMS))?,
         shards: BTreeMap::new(),
     };
@@ -190,7 +180,7 @@ pub(super) fn read(
 
 #[cfg(test)]
 mod tests {
-    use super::{ClockKind, GenuineConfig, MEMBERS_MAX, QuorumRule, SHARDS_MAX};
+    use super::{GenuineConfig, MEMBERS_MAX, QuorumRule, SHARDS_MAX};
     use crate::config::{StorageConfig, SubgroupConfig};
     use crate::{Config, DeliveryMode};
 
@@ -207,11 +197,10 @@ mod tests {
 
     #[test]
     fn shards_are_read_with_their_settings() {
-        let lines = "[genuine]\nmessage_max = \"1MiB\"\nobject = true\nclock = \"hybrid\"\nquorum = \"majority\"\nwindow = 8\nshards.b.members = [0]\nshards.a.members = [1, 2, 9]";
+        let lines = "[genuine]\nmessage_max = \"1MiB\"\nobject = true\nquorum = \"majority\"\nwindow = 8\nshards.b.members = [0]\nshards.a.members = [1, 2, 9]";
         let config = read(lines).unwrap().unwrap();
         assert_eq!((config.window, config.message_max, config.window_bytes), (8, 1 << 20, 4 << 20));
         assert!(config.object && config.settings(true).has_states);
-        assert_eq!(config.settings(true).clock, ClockKind::Hybrid);
         assert_eq!(config.settings(true).quorum, QuorumRule::Majority);
         assert_eq!(config.destinations(&["b", "a"]), Ok(0b11));
         assert_eq!(config.destinations(&["b", "c"]), Err("c"));

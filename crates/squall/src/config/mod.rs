@@ -40,7 +40,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-pub use squall_protocols::genuine::{ClockKind, QuorumRule};
+pub use squall_protocols::genuine::QuorumRule;
 use squall_protocols::membership::MEMBERS_MAX;
 pub use squall_protocols::membership::PartitionSafety;
 pub use squall_protocols::multicast::{Batching, Carrier, DeliveryMode};

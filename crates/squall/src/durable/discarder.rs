@@ -21,13 +21,13 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::Builder;
 
 use squall_fabric::atomics::Ordering;
+use squall_fabric::mutex::lock;
 use squall_log::{CheckpointError, Disk, DiskError, LogBegin, Storage};
 use squall_protocols::group::SubgroupId;
 use squall_protocols::restart::{LogStart, TakenCounts, taken};
 use squall_transports::log;
 
 use super::found::{begin_of, behind};
-use super::process_log::lock;
 use super::{LogBorrower, ProcessLog, shards};
 use crate::application::SubgroupSlot;
 use crate::config::{Config, Retention};

@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use squall_fabric::atomics::Ordering;
+use squall_fabric::mutex::lock;
 use squall_log::{
     AppendError, CheckpointError, Disk, DiskError, FramePlace, LogBegin, LogPosition, LogRecord, RecordKind,
     Recovered, StateWriting, Storage,
@@ -12,7 +13,7 @@ use squall_protocols::restart::{LogStart, LogState, Register};
 
 use super::LogFolderError;
 use super::index::{KeptRecords, LogIndex};
-use super::process_log::{ProcessLog, lock};
+use super::process_log::ProcessLog;
 use crate::config::Retention;
 use crate::error::GroupError;
 

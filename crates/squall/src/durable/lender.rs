@@ -5,8 +5,10 @@
 //! answers, and until then the folder stays locked.
 
 use std::ops::Deref;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
+
+use squall_fabric::mutex::{lock, unpoisoned};
 
 use super::ProcessLog;
 
@@ -60,8 +62,7 @@ impl Drop for LogLender {
         let mut state = self.0.state();
         let log = state.log.take();
         while state.loans > 0 && !log.as_ref().is_some_and(|log| log.hangs()) {
-            let (again, _) =
-                self.0.returned.wait_timeout(state, PAUSE).unwrap_or_else(PoisonError::into_inner);
+            let (again, _) = unpoisoned(self.0.returned.wait_timeout(state, PAUSE));
             state = again;
             // The polling thread, which does this otherwise, has ended.
             log.iter().for_each(|log| log.check_disk());
@@ -110,6 +111,6 @@ impl Drop for BorrowedLog {
 
 impl Lending {
     fn state(&self) -> MutexGuard<'_, LendingState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::SyncSender;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use squall_fabric::NodeId;
 use squall_fabric::atomics::{AtomicBool, AtomicU64, Ordering};
+use squall_fabric::mutex::lock;
 use squall_log::{
     AppendError, Disk, DiskError, DurableLog, LogAnswer, LogRecord, Recovered, Storage, StorageError,
     WatchedDisk, WriteTally,
@@ -476,10 +477,6 @@ impl LogSignals {
         lock(&self.failure).get_or_insert(failure);
         self.has_failed.store(true, Ordering::Relaxed);
     }
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// No view has this number.

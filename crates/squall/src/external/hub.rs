@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use squall_fabric::atomics::{AtomicBool, AtomicUsize, Ordering};
+use squall_fabric::mutex::lock;
 use squall_transports::bootstrap::pair::PairService;
 use squall_transports::bootstrap::{Address, Asker};
 use squall_transports::log;
@@ -46,7 +47,7 @@ impl ServedSubgroup {
     }
 
     pub(crate) fn lease(&self) -> MutexGuard<'_, SenderLease> {
-        self.lease.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.lease)
     }
 
     /// Returns whether this member is in the subgroup now.
@@ -127,7 +128,7 @@ impl Hub {
     }
 
     fn door(&self) -> MutexGuard<'_, Door> {
-        self.door.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.door)
     }
 
     /// Answers whether external clients are served, which begins with the first that asks.
@@ -190,7 +191,7 @@ impl Hub {
     }
 
     pub(super) fn clients(&self) -> MutexGuard<'_, KnownPublishers> {
-        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.clients)
     }
 }
 

@@ -2,11 +2,12 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::sync::{Mutex, TryLockError};
+use std::sync::Mutex;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use squall_fabric::atomics::{AtomicBool, Ordering};
+use squall_fabric::mutex::unless_held;
 
 use super::connection::{ALIVE_EVERY, FrameConnection};
 use super::hub::{Hub, KnownPublisher, ServedSubgroup};
@@ -72,14 +73,11 @@ impl Batch<'_> {
     fn send(mut self, client: &Mutex<KnownPublisher>) -> io::Result<Option<Over>> {
         // If an earlier connection of the same client is still sending, this one waits for it.
         let mut state = loop {
-            match client.try_lock() {
-                Ok(state) => break state,
-                Err(TryLockError::Poisoned(poisoned)) => break poisoned.into_inner(),
-                Err(TryLockError::WouldBlock) => {
-                    self.connection.send(&ExternalNotice::Alive)?;
-                    std::thread::sleep(TICK);
-                }
+            if let Some(state) = unless_held(client.try_lock()) {
+                break state;
             }
+            self.connection.send(&ExternalNotice::Alive)?;
+            std::thread::sleep(TICK);
         };
         if self.parts.iter().any(|part| part.len() > self.source.message_max) {
             return Err(invalid("a message that is too long"));

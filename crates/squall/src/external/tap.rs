@@ -5,10 +5,11 @@
 //! into the queues that have space; it never waits for an observer.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use squall_fabric::NodeId;
 use squall_fabric::atomics::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use squall_fabric::mutex::{lock, unless_held};
 use squall_protocols::membership::{Member, View};
 use squall_protocols::multicast::{Deliver, Message, MessageBatch};
 
@@ -70,7 +71,7 @@ struct State {
 
 impl Tap {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Notes that the group has installed a view; its messages are delivered later.
@@ -237,12 +238,7 @@ impl TapWriter {
     pub(crate) fn take(&mut self, message: Message<'_>) {
         if self.tap.arrived.load(Ordering::Relaxed) {
             // If it is locked, an observer is attaching right now: it begins with the next message.
-            let state = match self.tap.state.try_lock() {
-                Ok(state) => Some(state),
-                Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-                Err(TryLockError::WouldBlock) => None,
-            };
-            if let Some(mut state) = state {
+            if let Some(mut state) = unless_held(self.tap.state.try_lock()) {
                 self.queues.append(&mut state.arrivals);
                 self.tap.arrived.store(false, Ordering::Relaxed);
             }

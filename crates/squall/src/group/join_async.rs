@@ -2,9 +2,11 @@
 
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
 use std::thread;
+
+use squall_fabric::mutex::lock;
 
 use super::{Builder, Group};
 use crate::config::Config;
@@ -25,7 +27,7 @@ struct JoinWatch(Arc<Mutex<JoinSlot>>);
 
 impl Drop for JoinWatch {
     fn drop(&mut self) {
-        let mut slot = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slot = lock(&self.0);
         slot.is_forgotten = true;
         let joined = slot.joined.take();
         // Leaving takes a moment, and the thread may want the lock meanwhile.
@@ -49,7 +51,7 @@ impl Builder {
         let join = move || {
             // Nothing of the builder is used afterwards.
             let joined = catch_unwind(AssertUnwindSafe(|| self.join()));
-            let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut slot = lock(&slot);
             if slot.is_forgotten {
                 drop(slot);
                 return;
@@ -59,7 +61,7 @@ impl Builder {
         };
         thread::Builder::new().name("squall join".into()).spawn(join)?;
         let joined = poll_fn(|context| {
-            let mut slot = watch.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut slot = lock(&watch.0);
             slot.waker = Some(context.waker().clone());
             slot.joined.take().map_or(Poll::Pending, Poll::Ready)
         })

@@ -1,10 +1,11 @@
 //! The board on which the polling thread writes its figures, and from which others read them.
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 use squall_fabric::NodeId;
 use squall_fabric::atomics::{AtomicU64, Ordering};
+use squall_fabric::mutex::{lock, unless_held};
 use squall_log::WriteTally;
 use squall_protocols::genuine::ShardProgress;
 use squall_protocols::multicast::{DeliveryTally, MulticastCounters, WindowTimes};
@@ -148,16 +149,12 @@ impl FiguresBoard {
 
     /// Returns the figures, to be written; `None` while a reader has them.
     pub(crate) fn try_write(&self) -> Option<MutexGuard<'_, MemberFigures>> {
-        match self.figures.try_lock() {
-            Ok(figures) => Some(figures),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        unless_held(self.figures.try_lock())
     }
 
     /// Returns the figures that were written last.
     pub(crate) fn read(&self) -> MemberFigures {
-        self.figures.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.figures).clone()
     }
 
     /// Returns the names of the subgroups, by id.

@@ -1,8 +1,9 @@
 //! What wakes a worker that waits for a member's answers or for jobs.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard};
 
 use squall_fabric::atomics::{AtomicUsize, Ordering};
+use squall_fabric::mutex::{lock, unpoisoned};
 use squall_transports::Waker;
 
 /// Wakes a worker.
@@ -26,7 +27,7 @@ impl Bell {
     pub(super) fn wait(&self, seen: usize) {
         // SYNC: pairs with `Bell::ring`, which takes the lock after it has counted: it is seen, or its ring is heard.
         let unchanged = |_: &mut Option<Waker>| self.jobs.load(Ordering::Acquire) == seen;
-        drop(self.rings.wait_while(self.waker(), unchanged).unwrap_or_else(PoisonError::into_inner));
+        drop(unpoisoned(self.rings.wait_while(self.waker(), unchanged)));
     }
 
     /// Wakes the worker: there is a new job, or there will be no more.
@@ -40,6 +41,6 @@ impl Bell {
     }
 
     fn waker(&self) -> MutexGuard<'_, Option<Waker>> {
-        self.waker.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.waker)
     }
 }

@@ -8,10 +8,11 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::future::poll_fn;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Poll;
 use std::time::Duration;
 
+use squall_fabric::mutex::lock;
 use squall_protocols::group::SubgroupId;
 use squall_protocols::multicast::Pull;
 use squall_protocols::replica::{ShardDelivery, ShardEvent, ShardView};
@@ -118,7 +119,7 @@ impl<T: Replicated> Drop for Driver<T> {
 
 impl<T: Replicated> Applier<T> {
     fn lanes(&self) -> MutexGuard<'_, Vec<Lane<T>>> {
-        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.lanes)
     }
 
     /// Applies updates that were delivered, on a thread that polls: those that need no waiting. Wakes the object's thread for the rest. Returns

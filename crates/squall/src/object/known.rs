@@ -3,10 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, Weak, mpsc};
 use std::time::{Duration, Instant};
 
 use squall_fabric::NodeId;
+use squall_fabric::mutex::lock;
 use squall_protocols::membership::{MEMBERS_MAX, Member, RankSet, View};
 use squall_protocols::replica::Contacts;
 use squall_transports::bootstrap::Address;
@@ -31,7 +32,7 @@ impl KnownMembers {
     }
 
     fn contacts(&self) -> MutexGuard<'_, Contacts<Address>> {
-        self.contacts.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.contacts)
     }
 
     fn now(&self) -> squall_fabric::Instant {
@@ -66,7 +67,7 @@ impl KnownMembers {
 
     /// Wakes the thread, which is to ask earlier than it has planned.
     fn wake(&self) {
-        if let Some(news) = &*self.news.lock().unwrap_or_else(PoisonError::into_inner) {
+        if let Some(news) = &*lock(&self.news) {
             // If there is news already, the thread wakes anyway.
             let _ = news.try_send(());
         }
@@ -94,7 +95,7 @@ impl KnownMembers {
     /// Starts the thread that asks for the members when it is time, until `known` is dropped.
     pub(super) fn watch(known: &Arc<Self>, config: &Arc<Config>) -> io::Result<()> {
         let (send, receive) = mpsc::sync_channel(1);
-        *known.news.lock().unwrap_or_else(PoisonError::into_inner) = Some(send);
+        *lock(&known.news) = Some(send);
         let (known, config) = (Arc::downgrade(known), Arc::clone(config));
         let run = move || while wait(&known, &receive) && refresh_due(&known, &config) {};
         std::thread::Builder::new().name("squall contacts".into()).spawn(run).map(drop)

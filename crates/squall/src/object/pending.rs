@@ -2,8 +2,10 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
+
+use squall_fabric::mutex::lock;
 
 use super::ObjectError;
 use crate::wait::block_on;
@@ -66,7 +68,7 @@ impl<R> Slot<R> {
     }
 
     fn state(&self) -> MutexGuard<'_, State<R>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

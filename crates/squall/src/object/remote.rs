@@ -4,12 +4,13 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::mpsc;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use squall_fabric::NodeId;
 use squall_fabric::atomics::Ordering;
+use squall_fabric::mutex::lock;
 use squall_protocols::group::SubgroupId;
 use squall_protocols::membership::View;
 use squall_protocols::replica::{
@@ -53,10 +54,6 @@ enum Source {
     Member(Arc<GroupStatus>),
     /// This process asks members for it.
     Client(Arc<KnownMembers>),
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Directory {

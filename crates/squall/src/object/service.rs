@@ -4,10 +4,11 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use squall_fabric::atomics::{AtomicBool, Ordering};
+use squall_fabric::mutex::lock;
 use squall_protocols::replica::{
     Hindrance, OPEN_MAX, ShardAnswer, ShardPosition, ShardRequest, StateReply, UpdateSource,
 };
@@ -76,7 +77,7 @@ pub(super) struct RemoteCall {
 impl RemoteCall {
     pub(super) fn answer(self, answer: ShardAnswer) {
         let answered = ObjectReply { call: self.call, view: self.view.view_id(), answer };
-        self.mailbox.answers.lock().unwrap_or_else(PoisonError::into_inner).push(answered);
+        lock(&self.mailbox.answers).push(answered);
         // SYNC: pairs with the load before the connection's thread waits.
         if !self.mailbox.has_answers.swap(true, Ordering::Release) {
             self.mailbox.waker.wake();
@@ -90,7 +91,7 @@ impl Mailbox {
         if !self.has_answers.swap(false, Ordering::Acquire) {
             return Vec::new();
         }
-        std::mem::take(&mut *self.answers.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *lock(&self.answers))
     }
 }
 
@@ -107,7 +108,7 @@ impl ObjectService {
     }
 
     pub(super) fn add_served(&self, name: &str, served: Arc<dyn Serve>) {
-        let mut objects = self.objects.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut objects = lock(&self.objects.0);
         objects.insert(name.into(), served);
     }
 }
@@ -139,7 +140,7 @@ impl Conversation for Objects {
             {
                 heard = Instant::now();
                 let ObjectRequest { call, object, shard, request } = ObjectRequest::read(frame)?;
-                let served = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(object).cloned();
+                let served = lock(&self.0).get(object).cloned();
                 let Some(served) = served else {
                     let answered = ObjectReply { call, view: 0, answer: ShardAnswer::NotYet };
                     line.put(|frame| answered.write(frame))?;

@@ -5,11 +5,12 @@
 //! first. No thread waits while it holds one of them.
 
 use std::future::poll_fn;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
+use squall_fabric::mutex::{lock, unless_held, unpoisoned};
 use squall_fabric::window::Payload;
 use squall_protocols::group::SubgroupId;
 use squall_protocols::replica::{
@@ -127,10 +128,6 @@ pub(super) enum RefusedUpdate {
     Error(ObjectError),
 }
 
-fn lock<V>(mutex: &Mutex<V>) -> MutexGuard<'_, V> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl<T: Replicated> Shard<T> {
     pub(super) fn new(
         number: usize,
@@ -181,11 +178,7 @@ impl<T: Replicated> Shard<T> {
 
     /// Locks the core, if no other thread has it.
     pub(super) fn try_core(&self) -> Option<MutexGuard<'_, ShardCore<T>>> {
-        match self.core.try_lock() {
-            Ok(core) => Some(core),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        unless_held(self.core.try_lock())
     }
 
     /// Sends an update or query of this member, whose `length` bytes `write` writes; waits while the window is full, or earlier ones are elsewhere.
@@ -332,7 +325,7 @@ impl<T: Replicated> Shard<T> {
                 return Err(ObjectError::Unreachable { shard, cause });
             }
             let waited = self.news.wait_timeout(core, left);
-            core = waited.unwrap_or_else(PoisonError::into_inner).0;
+            core = unpoisoned(waited).0;
         }
     }
 

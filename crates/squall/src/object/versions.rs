@@ -5,10 +5,11 @@
 //! core's lock only to read how far updates are applied; so neither the thread that applies updates nor the polling thread waits for it.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use squall_fabric::atomics::{AtomicU64, Ordering};
+use squall_fabric::mutex::lock;
 use squall_protocols::replica::{
     LogPart, ShardPosition, StateRecovery, TimedPosition, VersionFault, VersionPoint, VersionReplay,
 };
@@ -26,15 +27,6 @@ use crate::history::{self, HistoryError, KnownLog, StoredMessage};
 squall_fabric::debug_as_text!(VersionError);
 
 /// An earlier version of an object.
-///
-/// ```
-/// use std::time::{Duration, SystemTime};
-/// use squall::object::Version;
-///
-/// let an_hour_ago = Version::Time(SystemTime::now() - Duration::from_secs(3600));
-/// let beginning = Version::Position(squall::Position::default());
-/// assert_ne!(an_hour_ago, beginning);
-/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
     /// After all updates before a position, and before all others. It is the same at all members.
@@ -327,10 +319,6 @@ impl From<VersionFault> for VersionError {
             VersionFault::Compacted { oldest } => Self::Compacted { oldest },
         }
     }
-}
-
-fn lock<V: ?Sized>(mutex: &Mutex<V>) -> MutexGuard<'_, V> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The initial state.

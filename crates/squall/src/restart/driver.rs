@@ -4,8 +4,9 @@
 //! continue before these are on the disk. A disk that hangs makes the process silent, and the others continue without it.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use squall_fabric::mutex::lock;
 use squall_fabric::{Instant, NodeId};
 use squall_protocols::group::{SubgroupId, SubgroupLayout, durable_view};
 use squall_protocols::membership::{Member, View};
@@ -302,7 +303,7 @@ impl<'a> RestartDriver<'a> {
         let is_usable = process.address.parse().is_ok_and(|address| is_usable(&address));
         let is_news = self.known.get(&node).is_none_or(|known| known.starts <= process.starts);
         if process.node != self.own.node && is_usable && is_news {
-            let mut ranks = self.ranks.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut ranks = lock(&self.ranks);
             ranks.insert(node, process.rank);
             self.known.insert(node, process);
         }
@@ -395,7 +396,7 @@ fn placement(
     ranks: KnownRanks,
 ) -> DurablePlacement {
     DurablePlacement::new(move |members| {
-        let ranks = ranks.lock().unwrap_or_else(PoisonError::into_inner);
+        let ranks = lock(&ranks);
         let member = |node: &NodeId| Member { node: *node, tag: ranks.get(node).copied().unwrap_or(0) };
         let view = View::first(members.iter().map(member).collect());
         durable_view(&shards, &view, &layout.place(&view).0).shards

@@ -55,10 +55,6 @@ impl WeakPoller {
 }
 
 /// Which thread has polled when there is news ([`SharedPoller::on_news`]).
-///
-/// ```
-/// assert_ne!(squall::PolledBy::Waiting, squall::PolledBy::Standby);
-/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PolledBy {

@@ -27,7 +27,7 @@ mod leading;
 mod standby;
 
 use std::fmt;
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 #[cfg(not(all(test, shuttle)))]
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -35,6 +35,7 @@ use std::time::{Duration, Instant};
 use squall_fabric::atomics::{AtomicBool, Ordering};
 #[cfg(all(test, shuttle))]
 use squall_fabric::explore::sync::{Mutex, MutexGuard};
+use squall_fabric::mutex::unpoisoned;
 
 use super::PolledBy;
 use squall_transports::runner::{IdleLimits, IdleStrategy};
@@ -147,7 +148,7 @@ impl<N: PolledNode> SharedNode<N> {
     }
 
     fn turns(&self) -> MutexGuard<'_, Turns> {
-        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.turns.lock())
     }
 
     /// Locks the node. A thread that has panicked while it polled leaves a node that must not be polled any more.
@@ -329,7 +330,7 @@ impl<N: PolledNode> SharedNode<N> {
             let is_news = turns.changes != seen.changes || watches && turns.moves != seen.moves;
             !is_news && (turns.attention.is_led() || turns.is_over)
         });
-        let mut turns = waited.unwrap_or_else(PoisonError::into_inner).0;
+        let mut turns = unpoisoned(waited).0;
         turns.waiting -= 1;
         turns.watching -= usize::from(watches);
         true

@@ -13,10 +13,11 @@ use std::future::Future as _;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker, ready};
 use std::time::Duration;
 
+use squall_fabric::mutex::lock;
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::time::{Instant, Sleep};
@@ -65,14 +66,14 @@ impl Direction {
 impl Wakers {
     /// Wakes the task that waits for `direction`, if there is one.
     fn wake_one(&self, direction: Direction) {
-        let waker = self.0.lock().unwrap_or_else(PoisonError::into_inner)[direction as usize].take();
+        let waker = lock(&self.0)[direction as usize].take();
         if let Some(waker) = waker {
             waker.wake();
         }
     }
 
     fn set(&self, direction: Direction, waker: &Waker) {
-        let mut wakers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut wakers = lock(&self.0);
         match &mut wakers[direction as usize] {
             Some(old) => old.clone_from(waker),
             none => *none = Some(waker.clone()),
@@ -86,7 +87,7 @@ impl Wake for Wakers {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        let wakers = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        let wakers = std::mem::take(&mut *lock(&self.0));
         wakers.into_iter().flatten().for_each(Waker::wake);
     }
 }

@@ -25,12 +25,13 @@ use std::io;
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, TryLockError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use squall_fabric::mutex::lock;
 
 use super::caller::{CallError, Caller};
 use super::error::system;
@@ -221,7 +222,7 @@ impl PairListener {
             (_, Ok(arrivals)) => arrivals,
             // A thread that waits already takes the next caller.
             (Some(Duration::ZERO), Err(TryLockError::WouldBlock)) => return Ok(None),
-            _ => self.arrivals.lock().unwrap_or_else(PoisonError::into_inner),
+            _ => lock(&self.arrivals),
         };
         let arrival = match timeout {
             None => arrivals.recv().map_err(|_| RecvTimeoutError::Disconnected),

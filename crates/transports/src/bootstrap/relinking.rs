@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::net::TcpStream;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use squall_fabric::NodeId;
+use squall_fabric::mutex::lock;
 
 use super::attempts::connect_soon;
 use super::handshake_queue::ProvedVisitor;
@@ -53,11 +54,11 @@ impl MemberLinks {
     }
 
     fn addresses(&self) -> MutexGuard<'_, BTreeMap<NodeId, Address>> {
-        self.0.addresses.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0.addresses)
     }
 
     fn desk(&self) -> MutexGuard<'_, Option<AskedDesk>> {
-        self.0.desk.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0.desk)
     }
 
     pub(crate) fn set_desk(&self, desk: AskedDesk) {

@@ -1,8 +1,9 @@
 //! The keys of a session: one for each direction, with the number of the next record, which is its nonce.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use snow::TransportState;
+use squall_fabric::mutex::lock;
 
 /// Keys for one thread, or shared by a thread for each direction.
 pub(super) enum RecordKeys {
@@ -48,7 +49,7 @@ impl RecordKeys {
         match self {
             Self::Own(keys) => act(keys),
             Self::Shared(keys) => {
-                let mut keys: MutexGuard<'_, _> = keys.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut keys: MutexGuard<'_, _> = lock(&keys);
                 act(&mut keys)
             }
         }

@@ -7,12 +7,13 @@
 //!
 //! Where the kernel has no such wait (before Linux 5.16), and for peers beyond [`WATCHED_MAX`], the end of the socket remains.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use rustix::io::Errno;
 use rustix::thread::futex::{ClockId, Wait, WaitFlags, WaitPtr, WaitvFlags, waitv};
 use squall_fabric::Region;
 use squall_fabric::atomics::{AtomicU32, Ordering};
+use squall_fabric::mutex::lock;
 
 use super::life::{futex_of, is_dying};
 use crate::Waker;
@@ -112,7 +113,7 @@ fn wait_for(address: *const u32, value: u32, flags: WaitFlags) -> Wait {
 
 impl DeathWatch {
     fn list(&self) -> MutexGuard<'_, WatchList> {
-        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.list)
     }
 
     /// Rings the nodes whose peers' marks are set, which are not watched any more; returns the other marks, with their values.

@@ -15,11 +15,12 @@
 //! cold words are compared again. The window rule ends this: a reader that has frozen an attachment
 //! acknowledges nothing more, so its owner runs out of slots.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use squall_fabric::Region;
 use squall_fabric::atomics::{AtomicU64, Ordering};
+use squall_fabric::mutex::lock;
 
 use super::ShmFabric;
 use super::mirrors::{AttachmentState, ShmAttachment};
@@ -29,7 +30,7 @@ impl ShmFabric {
     pub(super) fn freeze_attachment(&mut self, region: &Region) {
         let attachment: Arc<ShmAttachment> =
             region.memory().clone().downcast().unwrap_or_else(|_| panic!("{region:?} is not an attachment"));
-        let mut state = attachment.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&attachment.state);
         if *state == AttachmentState::Attached {
             let twin = attachment.mapping.private_twin();
             let twin =

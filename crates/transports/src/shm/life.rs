@@ -23,10 +23,11 @@
 use std::io;
 use std::mem::size_of;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::time::Duration;
 
 use squall_fabric::atomics::{AtomicU64, Ordering};
+use squall_fabric::mutex::lock;
 
 use super::death_watch;
 use super::memory::ShmSegment;
@@ -147,7 +148,7 @@ impl LifeMark {
         let words = segment.words();
         words[place].store(mark_of(list.thread), Ordering::Relaxed);
         let entry = LifeEntry(NonNull::from(&words[place + 1]));
-        let mut entries = list.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut entries = lock(&list.entries);
         words[place + 1].store(list.head.first.load(Ordering::Relaxed), Ordering::Relaxed);
         // SYNC: the kernel may read the list at any instant, and then the entry is complete.
         list.head.first.store(entry.address(), Ordering::Release);
@@ -159,7 +160,7 @@ impl LifeMark {
 impl Drop for LifeMark {
     fn drop(&mut self) {
         let Some(list) = list() else { return };
-        let mut entries = list.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut entries = lock(&list.entries);
         let Some(place) = entries.iter().position(|entry| *entry == self.entry) else { return };
         // SAFETY: this mark is being dropped.
         let next = unsafe { self.entry.word() }.load(Ordering::Relaxed);

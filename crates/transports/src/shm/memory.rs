@@ -8,13 +8,14 @@
 use std::ffi::c_void;
 use std::io;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
 use squall_fabric::atomics::{AtomicU64, Ordering};
+use squall_fabric::mutex::lock;
 use squall_fabric::region::Access;
 use squall_fabric::{Region, RegionId};
 
@@ -167,7 +168,7 @@ impl ShmSegment {
 
     /// Returns the file, to be sent to a peer.
     pub(super) fn file(&self) -> MutexGuard<'_, OwnedFd> {
-        self.file.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.file)
     }
 
     /// Seals the file so that no process can map it for writing any more, not even this one; the existing

@@ -7,10 +7,11 @@
 //! attachment keep the pages independently, so a retired mirror takes no memory of its own [M6]. Readers see
 //! words as soon as they are stored [M2]; a push only notes which readers to ring if they are parked.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
+use squall_fabric::mutex::lock;
 use squall_fabric::region::Access;
 use squall_fabric::{FabricEvent, MirrorId, MirrorKey, NodeId, Region, RegionId};
 
@@ -95,7 +96,7 @@ impl ShmAttachment {
             return Err(ShmViolation("a mirror whose size its reader does not expect"));
         }
         check_peer_file(&offer.file, 0, offer.words)?;
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.state);
         match *state {
             AttachmentState::Frozen | AttachmentState::Lent => return Ok(()),
             AttachmentState::Attached => return Err(ShmViolation("a mirror that is published twice")),
@@ -239,7 +240,7 @@ impl ShmFabric {
     /// Panics if allocation fails.
     pub(crate) fn lend_attachment(&mut self, owner: NodeId, key: MirrorKey) -> Option<Region> {
         let attachment = self.awaited_attachments.get_mut(&owner)?.remove(&key)?.upgrade()?;
-        let mut state = attachment.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&attachment.state);
         if *state != AttachmentState::Reserved {
             return None;
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
-use squall::config::{ClockKind, QuorumRule};
+use squall::config::QuorumRule;
 use squall_protocols::multicast::SubgroupSettings;
 use squall_simulator::figures::{self, Experiment};
 use squall_simulator::genuine::prediction::{self, ORDERED_WORK, RAMCAST, ShardExperiment, ShardLoad};
@@ -48,9 +48,6 @@ pub(crate) struct GenuineArguments {
     /// Let each member wait for the delivery of its message before it sends the next, and measure how long it takes
     #[arg(long)]
     latency: bool,
-    /// What timestamps are taken from
-    #[arg(long, value_enum, default_value = "logical")]
-    clock: ClockName,
     /// Whose acknowledgements a delivery waits for; shards of one or two members have no other majority than all
     #[arg(long, value_enum, default_value = "all")]
     quorum: QuorumName,
@@ -82,16 +79,6 @@ Examples:
   squall bench genuine --transport sim --shards 64 --replicas 1
   squall bench genuine --transport tcp --size 1024 --latency --json";
 
-/// What the leaders of shards take timestamps from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-enum ClockName {
-    /// A counter
-    Logical,
-    /// The greater of a counter and the time of the machine
-    Hybrid,
-}
-
 /// Whose acknowledgements a delivery waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
@@ -105,7 +92,6 @@ enum QuorumName {
 #[derive(Debug, Serialize)]
 struct Outcome {
     transport: BenchFabric,
-    clock: ClockName,
     quorum: QuorumName,
     shards: u64,
     replicas: u64,
@@ -154,7 +140,6 @@ pub(crate) fn run(arguments: &GenuineArguments) -> Result<CommandVerdict> {
         messages,
         window: few(arguments.window),
         latency: arguments.latency,
-        is_hybrid: arguments.clock == ClockName::Hybrid,
         by_majority: arguments.quorum == QuorumName::Majority,
         outlives: arguments.deaths.is_some(),
         is_filtered: false,
@@ -173,7 +158,6 @@ pub(crate) fn run(arguments: &GenuineArguments) -> Result<CommandVerdict> {
     };
     let outcome = Outcome {
         transport: arguments.transport,
-        clock: arguments.clock,
         quorum: arguments.quorum,
         shards,
         replicas,
@@ -202,7 +186,6 @@ fn predict(job: &GenuineJob) -> Figures {
         size: HEADER_BYTES + job.size,
         messages: job.messages,
         load,
-        clock: if job.is_hybrid { ClockKind::Hybrid } else { ClockKind::Logical },
         quorum: if job.by_majority { QuorumRule::Majority } else { QuorumRule::All },
         ..ShardExperiment::ramcast(job.shards)
     };

@@ -1,11 +1,11 @@
 //! A member of shards of which another member dies: when it has delivered before and after.
 
 use std::collections::VecDeque;
-use std::sync::PoisonError;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use squall_fabric::atomics::Ordering;
+use squall_fabric::mutex::lock;
 
 use super::{BURST, BenchMember, HEADER_BYTES, Tally, shard_name};
 use crate::clock::now_ns;
@@ -60,7 +60,7 @@ pub(super) fn send_and_outlive(
     message[8..HEADER_BYTES].copy_from_slice(&tally.rank.to_le_bytes());
     let mut sent = 0;
     let mut ticker = ProgressTicker::new();
-    let resumed_ns = || tally.resumption.lock().unwrap_or_else(PoisonError::into_inner).resumed_ns;
+    let resumed_ns = || lock(&tally.resumption).resumed_ns;
     let linger = u64::try_from(LINGER.as_nanos()).expect("short");
     while resumed_ns().is_none_or(|resumed| now_ns() < resumed + linger) {
         for _ in 0..BURST {
@@ -72,7 +72,7 @@ pub(super) fn send_and_outlive(
         member.step().context("the group has ended")?;
         ticker.tick(tally.delivered.load(Ordering::Relaxed));
     }
-    let resumption = std::mem::take(&mut *tally.resumption.lock().unwrap_or_else(PoisonError::into_inner));
+    let resumption = std::mem::take(&mut *lock(&tally.resumption));
     Ok(MemberReport {
         sent,
         delivered: tally.delivered.load(Ordering::Relaxed),

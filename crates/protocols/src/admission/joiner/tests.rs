@@ -64,7 +64,7 @@ fn a_joiner_links_with_all_members_and_arrives() {
     let mut joiner = begun(&[0]);
     assert_eq!(
         joiner.next_deadline(),
-        Some(at(27_001)),
+        Some(at(17_001)),
         "a leader that answers nothing is waited for, as long as any"
     );
     joiner.handle_arrival(at(5), JoinStanding::Opening);
@@ -147,14 +147,14 @@ fn the_wait_for_the_view_of_a_dead_leader_is_bounded() {
     let mut joiner = begun(&[0]);
     joiner.handle_arrival(at(10), JoinStanding::Waiting { has_lost_leader: true });
     joiner.handle_arrival(at(20), JoinStanding::Waiting { has_lost_leader: true });
-    assert_eq!(joiner.next_deadline(), Some(at(20_010)));
+    assert_eq!(joiner.next_deadline(), Some(at(10_010)));
     joiner.handle_arrival(at(1000), JoinStanding::Opening);
     assert_eq!(joiner.next_deadline(), Some(at(60_000)), "the others had learned of it");
     let mut joiner = begun(&[0]);
     joiner.handle_arrival(at(10), JoinStanding::Waiting { has_lost_leader: true });
-    joiner.handle_arrival(at(20_010), JoinStanding::Waiting { has_lost_leader: true });
-    assert_eq!(joiner.poll_action(at(20_010)), Some(Action::Abandon));
-    asks(&mut joiner, 20_010);
+    joiner.handle_arrival(at(10_010), JoinStanding::Waiting { has_lost_leader: true });
+    assert_eq!(joiner.poll_action(at(10_010)), Some(Action::Abandon));
+    asks(&mut joiner, 10_010);
 }
 
 /// The leader dies after it has proposed the joiner: if that left at once, the group would lose two members \[J9\].
@@ -174,10 +174,10 @@ fn a_joiner_that_has_reported_does_not_leave_with_its_leader() {
 fn the_wait_for_the_view_of_a_silent_leader_is_bounded() {
     let waiting = JoinStanding::Waiting { has_lost_leader: false };
     let mut joiner = begun(&[0]);
-    joiner.handle_arrival(at(27_000), waiting);
-    assert_eq!(joiner.poll_action(at(27_000)), None, "the next view may count on it");
-    joiner.handle_arrival(at(27_001), waiting);
-    assert_eq!(joiner.poll_action(at(27_001)), Some(Action::Abandon));
+    joiner.handle_arrival(at(17_000), waiting);
+    assert_eq!(joiner.poll_action(at(17_000)), None, "the next view may count on it");
+    joiner.handle_arrival(at(17_001), waiting);
+    assert_eq!(joiner.poll_action(at(17_001)), Some(Action::Abandon));
 }
 
 #[test]

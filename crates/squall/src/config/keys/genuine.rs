@@ -2,7 +2,7 @@
 
 use super::{ConfigKey, KeyDefault, KeyScope};
 
-pub(in crate::config) const GENUINE: [ConfigKey; 7] = [
+pub(in crate::config) const GENUINE: [ConfigKey; 6] = [
     ConfigKey {
         name: "shards",
         takes: "a table of 1 to 64 tables",
@@ -35,15 +35,6 @@ pub(in crate::config) const GENUINE: [ConfigKey; 7] = [
         example: "\"8MiB\"",
         scope: KeyScope::Group,
         meaning: "The most bytes that a member has under way to one shard. It reserves this for each shard.",
-    },
-    ConfigKey {
-        name: "clock",
-        takes: "\"logical\" or \"hybrid\"",
-        default: KeyDefault::Value("\"logical\""),
-        example: "\"hybrid\"",
-        scope: KeyScope::Group,
-        meaning: "What the timestamps of messages come from: a counter of each shard, or the greater of that and the time of its leader's machine. \
-                  Wrong clocks delay messages and change nothing else.",
     },
     ConfigKey {
         name: "quorum",

@@ -11,11 +11,12 @@
 
 use std::collections::VecDeque;
 use std::sync::mpsc::SyncSender;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 use squall_fabric::NodeId;
 use squall_fabric::atomics::{AtomicBool, Ordering};
+use squall_fabric::mutex::{lock, unpoisoned};
 use squall_protocols::genuine::{DeliveredMarks, GenuineMember, GenuineMessage, GenuinePosition};
 use squall_protocols::group::{GroupApplication, GroupCore};
 
@@ -88,7 +89,7 @@ impl std::fmt::Debug for ShardFeed {
 
 impl ShardFeed {
     fn queue(&self) -> MutexGuard<'_, FeedQueue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.queue)
     }
 
     fn push(&self, queue: &mut FeedQueue, event: FeedEvent) {
@@ -146,7 +147,7 @@ impl ShardFeed {
         let mut queue = self.queue();
         if queue.events.is_empty() && !queue.has_ended {
             queue.is_awaited = true;
-            queue = self.news.wait_timeout(queue, patience).unwrap_or_else(PoisonError::into_inner).0;
+            queue = unpoisoned(self.news.wait_timeout(queue, patience)).0;
             queue.is_awaited = false;
         }
         queue.messages = 0;

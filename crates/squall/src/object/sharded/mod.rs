@@ -63,10 +63,11 @@ mod serving;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 
 use squall_fabric::NodeId;
+use squall_fabric::mutex::{lock, unpoisoned};
 use squall_protocols::genuine::{
     GenuinePosition, PART_HEADER_BYTES, PartKind, PartReplies, ReplyGathering, ReplyState, ShardedOutcome,
     ShardedUpdate, UPDATE_HEADER_BYTES, UpdatePart, UpdateReplies,
@@ -154,10 +155,6 @@ struct ShardedShared<T: Replicated> {
     lines: Mutex<BTreeMap<usize, Arc<Bell>>>,
     /// Why the object has ended here, if it has.
     ended: Mutex<Option<ObjectError>>,
-}
-
-fn lock<V>(mutex: &Mutex<V>) -> MutexGuard<'_, V> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<T: Replicated> ShardedObject<T> {
@@ -258,7 +255,7 @@ impl<T: Replicated> ShardedObject<T> {
         let (number, known) = {
             let mut gathering = shared.gathering();
             while gathering.open() >= OPEN_MAX && !shared.has_ended() {
-                gathering = shared.completed.wait(gathering).unwrap_or_else(PoisonError::into_inner);
+                gathering = unpoisoned(shared.completed.wait(gathering));
             }
             // Under the lock: what begins before the end is failed by it, and nothing begins after it.
             if let Some(error) = shared.end_error() {

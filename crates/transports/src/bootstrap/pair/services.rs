@@ -6,10 +6,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
+use squall_fabric::mutex::lock;
 
 use super::super::handshake_queue::ProvedVisitor;
 use super::super::link::LinkSocket;
@@ -53,7 +54,7 @@ type ServiceList = BTreeMap<PairService, (Arc<Reporter>, PairTerms)>;
 
 impl PairServices {
     fn list(&self) -> MutexGuard<'_, ServiceList> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     pub(super) fn add(&self, service: PairService, reporter: Arc<Reporter>, terms: &PairTerms) {
