@@ -2,6 +2,9 @@
 //!
 //! A message has a record in the window of each of its destination shards. A record is freed when all members of that shard have
 //! delivered it: what the members of other shards still need of the message is in their own windows.
+//!
+//! `Deviation:` (§3.7) the paper frees a slot when all destinations have delivered it or have it in a checkpoint; there are no
+//! checkpoints here.
 
 use std::collections::{BTreeMap, VecDeque};
 

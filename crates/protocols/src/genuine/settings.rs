@@ -1,4 +1,6 @@
 //! What can be chosen for genuine multicast (RamCast §2.2, §3.7).
+//!
+//! `Deviation:` (§2.2) a quorum is by default all members of the view; the paper's is f + 1 of 2f + 1.
 
 /// Whose acknowledgements a delivery waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

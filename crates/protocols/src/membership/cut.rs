@@ -23,6 +23,8 @@
 //!
 //! The aim is that of Rapid's cut detection (Suresh et al. 2018); the method differs, since here every member hears
 //! every other and a view has few members.
+//!
+//! `Deviation:` (§3.4) Derecho's members take over each other's suspicions; here the leader weighs them.
 
 use super::RankSet;
 use crate::coverage::{Point, reach};

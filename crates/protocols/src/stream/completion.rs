@@ -1,4 +1,6 @@
 //! Completions: the event queue's reports about sends and receives (EXS §II.B; ES-API `exs_qdequeue`).
+//!
+//! `Deviation:` (EXS §II.B) a send completes when all of it is in the peer's memory.
 
 use std::fmt;
 

@@ -4,6 +4,8 @@
 //! before it for messages. Suppose that both ends have no credit left and nothing is in flight. The last message of
 //! each end returned credits, so each end sent its last message after it had received the other's: a contradiction.
 //! And if an end runs low on credits, its peer owes it most of them, and returns them as soon as it owes half.
+//!
+//! `Deviation:` (EXS §II.B) the paper reserves no credits.
 
 use super::StreamViolation;
 use super::mutation;

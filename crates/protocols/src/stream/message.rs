@@ -3,6 +3,8 @@
 //!
 //! One message carries everything that is due. The receiver handles its parts in this order: credits, freed words,
 //! withdrawal, adverts, too long, withdrawn, awaits advert, end, end seen.
+//!
+//! `Deviation:` (EXS §II.B, §III) ADVERT, ACK and credits are separate messages there, with an ACK after each copy.
 
 use squall_fabric::{GRANT_BYTES, Grant};
 

@@ -1,4 +1,7 @@
 //! The sending half: matches sends to adverts, or sends through the ring (EXS fig. 2).
+//!
+//! `Deviation:` (EXS fig. 2) an advert is judged when it arrives, not when a send meets it. (§II.C) A message longer than the
+//! advertised memory waits for the next receive, and is not cut.
 
 use std::collections::VecDeque;
 

@@ -16,6 +16,8 @@
 //! Requests of one connection follow each other in its ring, like sends [F1]. A write that the writer's own
 //! processor would store waits until all earlier requests are done. If the kernel does not let the owner read
 //! the writer, long writes also come with their requests, in pieces: two copies instead of one.
+//!
+//! `Deviation:` (EXS §II.B) the sender's device writes into the receiver's memory there; here the receiver's process copies.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
