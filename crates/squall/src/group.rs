@@ -13,6 +13,7 @@ use squall_fabric::NodeId;
 use squall_protocols::group::SubgroupId;
 use squall_protocols::membership::View;
 use squall_protocols::multicast::DeliveryMode;
+use squall_transports::http::HttpServer;
 use squall_transports::log;
 
 use crate::BootstrapError;
@@ -23,7 +24,6 @@ use crate::external::Hub;
 use crate::flight::FlightRecord;
 use crate::genuine::MulticastSender;
 use crate::inquiry::{self, MemberStatus};
-use crate::metrics::MetricsServer;
 use crate::node::NodeHandle;
 use crate::object::sharded::{self, ShardedPlace};
 use crate::object::{self, Object, ObjectOptions, Replicated, ShardFeed, ShardedObject};
@@ -62,7 +62,7 @@ pub struct Group {
     /// Serves external clients.
     hub: Arc<Hub>,
     /// Shows metrics, if the configuration says where.
-    metrics: Option<MetricsServer>,
+    metrics: Option<HttpServer>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -157,7 +157,7 @@ impl Group {
     /// ([`Config::metrics`](crate::config::Config::metrics)).
     #[must_use]
     pub fn metrics_address(&self) -> Option<SocketAddr> {
-        self.metrics.as_ref().map(MetricsServer::address)
+        self.metrics.as_ref().map(HttpServer::address)
     }
 
     /// Returns what this member has noticed lately: views, suspicions, stalls, and what has led to them. It is kept always, and also

@@ -12,6 +12,7 @@ pub mod barrier;
 pub mod bootstrap;
 mod clock;
 pub mod composite;
+pub mod http;
 pub mod log;
 mod pages;
 mod peer_process;

@@ -71,7 +71,7 @@ pub(crate) fn run(arguments: &TopArguments) -> Result<CommandVerdict> {
     let timeout = arguments.timeout;
     let look = move || Ok(GroupLook::new(Instant::now(), census::ask(&config, first.clone(), timeout)?));
     if let Some(address) = &arguments.serve {
-        return serve::serve(address, title, arguments.interval, look);
+        match serve::serve(address, title, arguments.interval, look)? {}
     }
     if !arguments.once && !arguments.json && console::Term::stdout().features().is_attended() {
         return live::watch(title, arguments.interval, look);

@@ -21,7 +21,7 @@ pub(super) fn is_served(named: &str, served: &str) -> bool {
 pub(super) fn refusal(named: &str) -> String {
     let named: String = named.chars().take(SHOWN_MAX).collect();
     format!(
-        "this page is not served as {named:?}: open it by its IP address or as localhost, or give that name to squall top --serve\n"
+        "this page is not served as {named:?}: open it by its IP address or as localhost, or give that name to squall top --serve"
     )
 }
 

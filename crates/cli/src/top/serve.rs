@@ -1,20 +1,20 @@
 //! The page: what the members do, in a browser, pushed by server-sent events.
 //!
 //! One thread asks the members, for all browsers; a thread for each connection sends what is new. Connections are few
-//! ([`CONNECTIONS_MAX`]), a request has few bytes and little time, and a browser that does not read is disconnected. The page is for
+//! ([`CONNECTIONS_MAX`], [`squall_transports::http`]), a request has few bytes and little time, and a browser that does not read is disconnected. The page is for
 //! everything that reaches the address, but not for pages of other sites in a browser that does ([`host`](super::host)).
 
-use std::io::{self, Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::convert::Infallible;
+use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use serde::Serialize;
 use squall::config::Address;
-use squall_fabric::atomics::{AtomicUsize, Ordering};
 use squall_fabric::mutex::{lock, unpoisoned};
-use squall_harness::terminal::{CommandVerdict, output};
+use squall_harness::terminal::output;
+use squall_transports::http::{HttpAnswer, HttpReply, HttpRequest, HttpServer};
 
 use super::{GroupActivity, GroupLook, change_lines, host};
 
@@ -26,7 +26,6 @@ struct PageState {
     host: String,
     news: Mutex<PageNews>,
     is_news: Condvar,
-    connections: AtomicUsize,
 }
 
 /// The latest event, as it is sent, and its number.
@@ -49,37 +48,36 @@ pub(crate) fn serve(
     address: &Address,
     title: String,
     interval: Duration,
-    look: impl Fn() -> Result<GroupLook> + Send + 'static,
-) -> Result<CommandVerdict> {
+    look: impl Fn() -> Result<GroupLook>,
+) -> Result<Infallible> {
     let Address::Tcp { host, port } = address else {
         anyhow::bail!("--serve {address}: write host:port, since browsers read the page over HTTP")
     };
-    let listener = TcpListener::bind((host.as_str(), *port))
+    let state = Arc::new(PageState::new(title, host.clone()));
+    let server = open(&state, *port)
         .with_context(|| format!("failed to listen at {address}: choose another address for --serve"))?;
-    output::line(format_args!("http://{}/  (Ctrl-C ends it)", listener.local_addr()?));
-    let (news, is_news, connections) = (Mutex::default(), Condvar::new(), AtomicUsize::new(0));
-    let state = Arc::new(PageState { title, host: host.clone(), news, is_news, connections });
-    let asking = Arc::clone(&state);
-    std::thread::Builder::new().name("squall top".into()).spawn(move || asking.ask(interval, &look))?;
-    for stream in listener.incoming() {
-        match stream {
-            Ok(stream) => begin(stream, &state),
-            Err(error) => {
-                tracing::warn!(%error, "failed to accept a connection");
-                std::thread::sleep(ACCEPT_PAUSE);
-            }
-        }
-    }
-    Ok(CommandVerdict::Good)
+    output::line(format_args!("http://{}/  (Ctrl-C ends it)", server.address()));
+    state.ask(interval, &look)
+}
+
+/// Listens at the host of the page.
+fn open(state: &Arc<PageState>, port: u16) -> io::Result<HttpServer> {
+    let own = Arc::clone(state);
+    let answer = move |request: &HttpRequest| answer(request, &own);
+    HttpServer::open("squall top", (state.host.as_str(), port), CONNECTIONS_MAX, answer)
 }
 
 impl PageState {
+    fn new(title: String, host: String) -> Self {
+        Self { title, host, news: Mutex::default(), is_news: Condvar::new() }
+    }
+
     fn news(&self) -> MutexGuard<'_, PageNews> {
         lock(&self.news)
     }
 
     /// Asks the members again and again.
-    fn ask(&self, interval: Duration, look: &impl Fn() -> Result<GroupLook>) {
+    fn ask(&self, interval: Duration, look: &impl Fn() -> Result<GroupLook>) -> ! {
         let mut before: Option<GroupLook> = None;
         loop {
             match look() {
@@ -124,96 +122,32 @@ fn event(name: &str, text: &str) -> String {
     format!("event: {name}\n{data}\n")
 }
 
-/// Gives a connection a thread, unless there are too many.
-fn begin(stream: TcpStream, state: &Arc<PageState>) {
-    let before = state.connections.fetch_add(1, Ordering::Relaxed);
-    let own = Arc::clone(state);
-    let run = move || {
-        // A browser that has gone needs no answer.
-        let _ = answer(&stream, &own);
-        own.connections.fetch_sub(1, Ordering::Relaxed);
-    };
-    if before >= CONNECTIONS_MAX || std::thread::Builder::new().spawn(run).is_err() {
-        state.connections.fetch_sub(1, Ordering::Relaxed);
+fn answer(request: &HttpRequest, state: &Arc<PageState>) -> HttpReply {
+    if let Some(other) = request.hosts.iter().find(|named| !host::is_served(named, &state.host)) {
+        return HttpAnswer::line(421, &host::refusal(other)).into();
     }
-}
-
-fn answer(mut stream: &TcpStream, state: &PageState) -> io::Result<()> {
-    stream.set_write_timeout(Some(PATIENCE))?;
-    let refused = |status, body: &str| whole(status, "text/plain; charset=utf-8", body);
-    let Some(PageRequest { path, hosts }) = read_request(stream)? else {
-        return stream.write_all(&refused("400 Bad Request", "this is no GET request of HTTP/1\n"));
-    };
-    if let Some(other) = hosts.iter().find(|named| !host::is_served(named, &state.host)) {
-        return stream.write_all(&refused("421 Misdirected Request", &host::refusal(other)));
+    match request.path.as_str() {
+        "/" => HttpAnswer { status: 200, kind: "text/html; charset=utf-8", body: PAGE.into() }.into(),
+        "/events" => {
+            let state = Arc::clone(state);
+            HttpReply::Stream("text/event-stream", Box::new(move |browser| send_events(browser, &state)))
+        }
+        _ => HttpAnswer::line(404, "there are / and /events").into(),
     }
-    match path.as_str() {
-        "/" => stream.write_all(&whole("200 OK", "text/html; charset=utf-8", PAGE)),
-        "/events" => send_events(stream, state),
-        _ => stream.write_all(&refused("404 Not Found", "there are / and /events\n")),
-    }
-}
-
-fn whole(status: &str, kind: &str, body: &str) -> Vec<u8> {
-    format!(
-        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nCache-Control: no-store\r\n\
-         X-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n{body}",
-        body.len()
-    )
-    .into_bytes()
 }
 
 /// Sends events until the browser has gone.
-fn send_events(mut stream: &TcpStream, state: &PageState) -> io::Result<()> {
-    let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n";
-    stream.write_all(format!("{head}{}", event("title", &state.title)).as_bytes())?;
+fn send_events(browser: &mut dyn io::Write, state: &PageState) -> io::Result<()> {
+    browser.write_all(event("title", &state.title).as_bytes())?;
     let mut seen = 0;
     loop {
         match state.next(seen) {
             Some((number, event)) => {
                 seen = number;
-                stream.write_all(event.as_bytes())?;
+                browser.write_all(event.as_bytes())?;
             }
             // Without it, a browser that has gone would keep its thread for as long as no member answers.
-            None => stream.write_all(b": nothing new\n\n")?,
-        }
-    }
-}
-
-/// What matters of a request.
-struct PageRequest {
-    path: String,
-    /// What its `Host` headers name: one in each request of a browser.
-    hosts: Vec<String>,
-}
-
-/// Reads a request; returns `None` if it is no GET request. Each byte may come alone, but all of them soon.
-fn read_request(mut stream: &TcpStream) -> io::Result<Option<PageRequest>> {
-    let deadline = Instant::now() + PATIENCE;
-    let mut bytes = Vec::new();
-    loop {
-        let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
-        let mut request = httparse::Request::new(&mut headers);
-        match request.parse(&bytes) {
-            Ok(httparse::Status::Complete(_)) if request.method == Some("GET") => {
-                let path =
-                    request.path.unwrap_or_default().split(['?', '#']).next().unwrap_or_default().into();
-                let hosts = request.headers.iter().filter(|header| header.name.eq_ignore_ascii_case("host"));
-                let hosts = hosts.map(|header| String::from_utf8_lossy(header.value).into_owned()).collect();
-                return Ok(Some(PageRequest { path, hosts }));
-            }
-            Ok(httparse::Status::Partial) if bytes.len() < REQUEST_BYTES_MAX => {}
-            _ => return Ok(None),
-        }
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        stream.set_read_timeout(Some(left))?;
-        let mut part = [0; 1 << 10];
-        match stream.read(&mut part)? {
-            0 => return Ok(None),
-            count => bytes.extend_from_slice(&part[..count]),
+            None => browser.write_all(b": nothing new\n\n")?,
         }
     }
 }
@@ -221,32 +155,25 @@ fn read_request(mut stream: &TcpStream) -> io::Result<Option<PageRequest>> {
 const PAGE: &str = include_str!("page.html");
 /// A person has a few windows open.
 const CONNECTIONS_MAX: usize = 32;
-const REQUEST_BYTES_MAX: usize = 8 << 10;
-const HEADERS_MAX: usize = 64;
-/// For a request, and for a browser to take what is sent.
-const PATIENCE: Duration = Duration::from_secs(5);
 /// Between signs of life while nothing is new.
 const HEARTBEAT: Duration = Duration::from_secs(10);
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::TcpStream;
+
     use super::*;
 
     /// Sends `request` to a server without members; returns the beginning of what comes back, up to `until`.
     fn ask(request: &str, until: &str) -> String {
-        let state = PageState {
-            title: "squall top: kitchen".into(),
-            host: "kitchen.example".into(),
-            news: Mutex::default(),
-            is_news: Condvar::new(),
-            connections: AtomicUsize::new(0),
-        };
+        let state = Arc::new(PageState::new("squall top: kitchen".into(), "kitchen.example".into()));
         state.publish(event("activity", &activity_text(&super::super::example())));
-        let state = Arc::new(state);
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
-        let mut client = TcpStream::connect(listener.local_addr().expect("it listens")).expect("it accepts");
-        begin(listener.accept().expect("a client has come").0, &state);
+        let own = Arc::clone(&state);
+        let server =
+            HttpServer::open("squall top", ("127.0.0.1", 0), 1, move |request| answer(request, &own));
+        let server = server.expect("a port is free");
+        let mut client = TcpStream::connect(server.address()).expect("it accepts");
         client.write_all(request.as_bytes()).expect("it reads");
         let mut answer = Vec::new();
         let mut byte = [0];
@@ -270,9 +197,9 @@ mod tests {
             "{events}"
         );
         assert!(ask("GET /secret HTTP/1.1\r\n\r\n", "events\n").starts_with("HTTP/1.1 404"));
-        assert!(ask("POST / HTTP/1.1\r\n\r\n", "HTTP/1\n").starts_with("HTTP/1.1 400"));
-        let long = format!("GET /{} HTTP/1.1\r\n", "a".repeat(REQUEST_BYTES_MAX));
-        assert!(ask(&long, "HTTP/1\n").starts_with("HTTP/1.1 400"));
+        assert!(ask("POST / HTTP/1.1\r\n\r\n", "GET\n").starts_with("HTTP/1.1 405"));
+        let long = format!("GET /{} HTTP/1.1\r\n", "a".repeat(8 << 10));
+        assert!(ask(&long, "long\n").starts_with("HTTP/1.1 431"));
     }
 
     /// A page of another site, whose name leads here, gets neither the page nor the numbers.

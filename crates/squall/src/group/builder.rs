@@ -9,6 +9,7 @@ use squall_protocols::group::SubgroupId;
 use squall_protocols::membership::View;
 use squall_protocols::multicast::{Deliver, Message, MessageBatch};
 use squall_transports::bootstrap::BootstrapProgress;
+use squall_transports::http::HttpServer;
 use squall_transports::log;
 use squall_transports::runner::pin;
 
@@ -20,7 +21,7 @@ use crate::error::JoinError;
 use crate::external::{Hub, Tap, TappedUpcall};
 use crate::flight;
 use crate::genuine::{self, GenuineMessage, MulticastSender};
-use crate::metrics::{FiguresBoard, MetricsServer};
+use crate::metrics::{FiguresBoard, serve_metrics};
 use crate::node::{EntryOptions, Node, NodeHandle};
 use crate::object::{FeedPoller, ShardFeed};
 use crate::shared_poller::SharedPoller;
@@ -280,7 +281,7 @@ impl Builder {
 }
 
 /// Lets those who want to see metrics wake the polling thread.
-fn show_metrics((board, server): (Arc<FiguresBoard>, MetricsServer), link: &NodeHandle) -> MetricsServer {
+fn show_metrics((board, server): (Arc<FiguresBoard>, HttpServer), link: &NodeHandle) -> HttpServer {
     board.set_waker(link.waker.clone());
     server
 }
@@ -298,12 +299,12 @@ fn open_metrics(
     config: &Config,
     slots: &[Arc<SubgroupSlot>],
     status: &Arc<GroupStatus>,
-) -> Result<Option<(Arc<FiguresBoard>, MetricsServer)>, JoinError> {
+) -> Result<Option<(Arc<FiguresBoard>, HttpServer)>, JoinError> {
     let Some(metrics) = &config.metrics else { return Ok(None) };
     let tallies = slots.iter().map(|slot| Arc::clone(slot.tally())).collect();
     let names = config.subgroups.keys().cloned().collect();
     let board = Arc::new(FiguresBoard::new(names, tallies, Arc::clone(status)));
-    let server = MetricsServer::open(metrics, Arc::clone(&board))
+    let server = serve_metrics(metrics, Arc::clone(&board))
         .map_err(|cause| JoinError::Metrics { address: metrics.listen.clone(), cause })?;
     log::info!("metrics are at http://{}/metrics", server.address());
     Ok(Some((board, server)))
