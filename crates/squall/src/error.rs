@@ -14,10 +14,11 @@ use squall_transports::shm::ShmUnavailable;
 use squall_transports::verbs::VerbsError;
 
 use crate::config::ConfigError;
-use crate::durable::LogFolderError;
 
+mod log_folder;
 mod replay;
 
+pub use log_folder::LogFolderError;
 pub use replay::ReplayError;
 
 squall_fabric::debug_as_text!(GroupError, JoinError, HandleError, SendError, ReceiveError, ValueError);

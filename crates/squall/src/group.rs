@@ -21,14 +21,14 @@ use crate::config::{Config, GenuineConfig};
 use crate::durable;
 use crate::error::{GroupError, HandleError, JoinError, SendError};
 use crate::external::Hub;
-use crate::flight::FlightRecord;
-use crate::genuine::MulticastSender;
-use crate::inquiry::{self, MemberStatus};
+use crate::flight_record::FlightRecord;
+use crate::handle::genuine::MulticastSender;
+use crate::handle::subgroup_handle::SubgroupHandle;
 use crate::node::NodeHandle;
 use crate::object::sharded::{self, ShardedPlace};
 use crate::object::{self, Object, ObjectOptions, Replicated, ShardFeed, ShardedObject};
+use crate::operate::inquiry::{self, MemberStatus};
 use crate::slot::SubgroupSlot;
-use crate::subgroup_handle::SubgroupHandle;
 pub use builder::Builder;
 
 /// A group that this process is a member of. Dropping it leaves the group.

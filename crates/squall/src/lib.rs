@@ -67,64 +67,52 @@ struct Readme;
 #[doc = include_str!("../README.md")]
 struct CrateReadme;
 
-mod admission;
 mod application;
-mod assembly;
 pub mod bulk;
 pub mod config;
-mod deliveries;
-mod deliveries_from;
 mod durable;
 mod entry;
 mod error;
 pub mod external;
-mod failure;
-mod flight;
-pub mod genuine;
+mod flight_record;
 mod group;
-mod history;
-mod inquiry;
-mod listener;
-pub mod metrics;
+mod handle;
 mod node;
 pub mod object;
-mod outcome;
-mod owned;
-pub mod recovery;
-mod restart;
-mod sender;
+mod operate;
 mod shared_poller;
 mod slot;
 mod status;
 pub mod stream;
-mod stream_acceptor;
-mod subgroup_handle;
-pub mod trace;
 mod transport;
 mod wait;
 
-#[doc(hidden)]
-pub use assembly::{ConnectedGroup, assemble};
 pub use config::Config;
-pub use deliveries::{Deliveries, DeliveryEvent};
-pub use deliveries_from::{DeliveriesFrom, LoggedMessage};
-pub use durable::LogFolderError;
-pub use error::{GroupError, HandleError, JoinError, ReceiveError, ReplayError, SendError, ValueError};
-pub use external::SubgroupView;
-pub use flight::{FlightLine, FlightRecord, MessageLine, ask_flight_record};
-pub use group::{Builder, Departure, Group};
-pub use history::{History, HistoryError, StoredMessage};
 #[doc(hidden)]
-pub use inquiry::read_foreign as read_foreign_inquiry;
-pub use inquiry::{
+pub use entry::assembly::{ConnectedGroup, assemble};
+pub use error::{
+    GroupError, HandleError, JoinError, LogFolderError, ReceiveError, ReplayError, SendError, ValueError,
+};
+pub use flight_record::{FlightLine, FlightRecord, MessageLine};
+pub use group::{Builder, Departure, Group};
+pub use handle::deliveries::{Deliveries, DeliveryEvent};
+pub use handle::deliveries_from::{DeliveriesFrom, LoggedMessage};
+pub use handle::genuine;
+pub use handle::history::{History, HistoryError, StoredMessage};
+pub use handle::owned::{OwnedDeliveries, OwnedMessage, read_value};
+pub use handle::sender::{MessageSlot, SendBurst, Sender};
+pub use handle::subgroup_handle::SubgroupHandle;
+pub use node::Node;
+pub use operate::flight::ask_flight_record;
+#[doc(hidden)]
+pub use operate::inquiry::read_foreign as read_foreign_inquiry;
+pub use operate::inquiry::{
     HeldUpLine, LAGS_MAX, LagLine, LatencyLine, LogLine, MemberLine, MemberStatus, ShardLine, ShardsLine,
     SubgroupLine, TrafficLine, ViewChangeLine, WindowLine, ask_status,
 };
-pub use node::Node;
-pub use outcome::MessageOutcome;
-pub use owned::{OwnedDeliveries, OwnedMessage, read_value};
-pub use sender::{MessageSlot, SendBurst, Sender};
+pub use operate::{metrics, recovery, trace};
 pub use shared_poller::{PolledBy, SharedPoller};
+pub use slot::{MessageOutcome, SubgroupView};
 pub use squall_fabric::window::Payload;
 pub use squall_fabric::{Instant, NodeId};
 pub use squall_log::{AppendError, DiskCause, DiskError, FolderError, StorageError};
@@ -140,4 +128,3 @@ pub use squall_transports::composite::{CompositeError, TransportChoice};
 pub use squall_transports::runner::IdleLimits;
 pub use squall_transports::tcp::TcpCounters;
 pub use squall_transports::verbs::{VerbsCounters, VerbsError};
-pub use subgroup_handle::SubgroupHandle;

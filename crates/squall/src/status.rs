@@ -15,7 +15,7 @@ use squall_transports::bootstrap::pair::PairServices;
 use squall_transports::bootstrap::{Address, Asker, MemberLinks};
 
 use crate::error::GroupError;
-use crate::flight::{FlightCopy, FlightRecord};
+use crate::flight_record::{FlightCopy, FlightRecord};
 use crate::wait::{Waiters, block_for};
 
 /// Answers external clients that ask a member whether it serves them.

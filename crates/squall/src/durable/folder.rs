@@ -15,12 +15,12 @@ use squall_protocols::restart::{LogStart, Register};
 use squall_transports::bootstrap::digest;
 
 use super::discarder;
-use super::folder_error::LogFolderError;
 use super::found::last_before;
 use super::index::LogIndex;
 use super::process_log::{ProcessLog, SharedDisk};
 use super::subgroup_log::time_ns;
 use crate::config::{Config, Ranks, SubgroupConfig};
+use crate::error::LogFolderError;
 
 impl LogFolderError {
     /// No checkpoint of a subgroup, of this name and number, can be read or made again.

@@ -11,11 +11,11 @@ use squall_log::{
 use squall_protocols::group::SubgroupId;
 use squall_protocols::restart::{LogStart, LogState, Register};
 
-use super::folder_error::LogFolderError;
 use super::index::{KeptRecords, LogIndex};
 use super::process_log::ProcessLog;
 use crate::config::Retention;
 use crate::error::GroupError;
+use crate::error::LogFolderError;
 
 /// A look at a log, which can be continued.
 #[derive(Debug)]

@@ -39,7 +39,6 @@
 
 pub(crate) mod discarder;
 mod folder;
-mod folder_error;
 mod found;
 mod index;
 mod lender;
@@ -52,7 +51,6 @@ mod tests;
 #[cfg(test)]
 use folder::queue_frames;
 pub(crate) use folder::{durable_layout, open, open_backup, shards};
-pub use folder_error::LogFolderError;
 pub(crate) use found::{LogRange, StoredRecord};
 pub(crate) use index::LogIndex;
 pub(crate) use lender::{BorrowedLog, LogBorrower, LogLender};

@@ -19,12 +19,12 @@ use squall_protocols::replica::ShardPosition;
 use squall_protocols::restart::{DurableView, LogStart, Register, ViewChain};
 use squall_transports::{Waker, barrier};
 
-use super::folder_error::LogFolderError;
 use super::found::{LogWalk, NO_BASE};
 use super::index::LogIndex;
 use super::register_thread::RegisterThread;
 use super::subgroup_log::SubgroupLog;
 use crate::error::GroupError;
+use crate::error::LogFolderError;
 
 /// The disk of a log: a folder, or in tests a simulated one.
 pub(crate) type SharedDisk = WatchedDisk<Arc<dyn Disk + Send + Sync>>;

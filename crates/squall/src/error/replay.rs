@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::{GroupError, ReceiveError};
 use crate::Position;
-use crate::history::HistoryError;
+use crate::handle::history::HistoryError;
 
 squall_fabric::debug_as_text!(ReplayError);
 

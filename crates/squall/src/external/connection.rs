@@ -14,7 +14,7 @@ use squall_transports::bootstrap::{Address, BootstrapError, BootstrapPlan};
 use super::error::ExternalError;
 use super::wire::{self, ExternalNotice, ExternalRequest, FrameReader};
 use crate::config::Config;
-use crate::inquiry;
+use crate::operate::inquiry;
 use crate::stream::{Stream, StreamOptions};
 
 /// A stream of frames.

@@ -17,10 +17,10 @@ use super::wire::{ExternalNotice, ExternalRequest, HEAD_BYTES_MAX, invalid};
 use super::{observing, publishing, replaying};
 use crate::Position;
 use crate::config::Config;
-use crate::inquiry;
+use crate::operate::inquiry;
 use crate::status::{ClientDesk, GroupStatus};
+use crate::stream::acceptor::{Conversation, StreamAcceptor};
 use crate::stream::{Stream, StreamError};
-use crate::stream_acceptor::{Conversation, StreamAcceptor};
 
 /// A member's side of external clients.
 pub(crate) struct Hub {

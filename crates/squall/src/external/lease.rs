@@ -1,7 +1,7 @@
 //! A member's sending end of a subgroup: the application's, or lent to external clients until the application takes it.
 
 use crate::error::SendError;
-use crate::sender::Sender;
+use crate::handle::sender::Sender;
 
 /// The holder of the sending end.
 #[derive(Debug, Default)]

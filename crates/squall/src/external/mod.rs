@@ -31,18 +31,16 @@ mod publishing;
 mod replay;
 mod replaying;
 mod served;
-mod tap;
 mod wire;
 
+pub use crate::slot::SubgroupView;
 pub use error::{ExternalError, PublishError};
 pub use observer::{Observed, Observer, ObserverOptions};
 pub use publisher::Publisher;
 pub use replay::{Replay, ReplayOptions};
-pub use tap::SubgroupView;
 #[doc(hidden)]
 pub use wire::read_foreign;
 
 pub(crate) use hub::Hub;
 pub(crate) use lease::SenderLease;
 pub(crate) use served::ServedSubgroup;
-pub(crate) use tap::{Tap, TapWriter, TappedUpcall};

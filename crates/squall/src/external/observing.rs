@@ -9,8 +9,8 @@ use squall_fabric::atomics::{AtomicBool, AtomicU64, Ordering};
 
 use super::connection::{ALIVE_EVERY, FrameConnection};
 use super::served::{QueueBudget, ServedSubgroup};
-use super::tap::TapItem;
 use super::wire::{self, ExternalNotice};
+use crate::slot::TapItem;
 
 /// Sends what this member delivers, until the member or the observer ends.
 pub(super) fn observe(

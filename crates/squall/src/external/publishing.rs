@@ -13,7 +13,7 @@ use super::connection::{ALIVE_EVERY, FrameConnection};
 use super::served::{KnownPublisher, KnownPublishers, ServedSubgroup};
 use super::wire::{self, BATCH_BYTES_MAX, ExternalNotice, ExternalRequest, HEAD_BYTES_MAX, invalid};
 use crate::error::SendError;
-use crate::outcome::MessageOutcome;
+use crate::slot::MessageOutcome;
 use crate::wait::block_for;
 
 /// Sends a client's messages, until the member or the client ends.

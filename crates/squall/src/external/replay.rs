@@ -10,7 +10,7 @@ use super::error::ExternalError;
 use super::wire::{ExternalNotice, ExternalRequest};
 use crate::Position;
 use crate::config::Config;
-use crate::history::StoredMessage;
+use crate::handle::history::StoredMessage;
 
 /// How to read.
 ///

@@ -17,9 +17,9 @@ use super::connection::{ALIVE_EVERY, FrameConnection};
 use super::served::ServedSubgroup;
 use super::wire::{self, ExternalNotice};
 use crate::Position;
-use crate::deliveries::DurablePlace;
 use crate::durable::LogRange;
-use crate::history::{self, HistoryError, StoredMessage};
+use crate::handle::deliveries::DurablePlace;
+use crate::handle::history::{self, HistoryError, StoredMessage};
 
 /// Sends the messages from `next` on, until the member or the reader ends.
 pub(super) fn replay(

@@ -10,9 +10,9 @@ use squall_transports::bootstrap::Address;
 
 use super::lease::SenderLease;
 use super::wire::ExternalNotice;
-use crate::deliveries::DurablePlace;
+use crate::handle::deliveries::DurablePlace;
+use crate::handle::sender::Sender;
 use crate::node::NodeHandle;
-use crate::sender::Sender;
 use crate::slot::SubgroupSlot;
 
 /// A subgroup, as a member serves it to external clients.

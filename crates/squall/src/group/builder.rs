@@ -18,16 +18,16 @@ use crate::application::{BoxedUpcall, GroupHandles, LayoutFunctions, MulticastUp
 use crate::config::Config;
 use crate::durable;
 use crate::error::JoinError;
-use crate::external::{Hub, Tap, TappedUpcall};
-use crate::flight;
-use crate::genuine::{self, GenuineMessage, MulticastSender};
-use crate::metrics::{FiguresBoard, serve_metrics};
+use crate::external::Hub;
+use crate::handle::genuine::{self, GenuineMessage, MulticastSender};
+use crate::handle::subgroup_handle::SubgroupHandle;
 use crate::node::{EntryOptions, Node, NodeHandle};
 use crate::object::{FeedPoller, ShardFeed};
+use crate::operate::flight;
+use crate::operate::metrics::{FiguresBoard, serve_metrics};
 use crate::shared_poller::SharedPoller;
-use crate::slot::SubgroupSlot;
+use crate::slot::{SubgroupSlot, Tap, TappedUpcall};
 use crate::status::GroupStatus;
-use crate::subgroup_handle::SubgroupHandle;
 
 /// Prepares a group: its upcalls, the thread that polls, and what to report while joining.
 ///

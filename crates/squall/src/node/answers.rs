@@ -12,14 +12,13 @@ use squall_transports::{PeerTraffic, TransportFabric as _};
 
 use super::{Stack, figures};
 use crate::durable::ProcessLog;
-use crate::inquiry::{
+use crate::entry::restart::{answer_fetch, answer_of_member};
+use crate::operate::calls::{FetchCall, FetchReply, RestartAnswer, RestartCall, RestartProcess};
+use crate::operate::inquiry::{
     self, HeldUpLine, LAGS_MAX, LagLine, LatencyLine, LogLine, MemberLine, MemberStatus, ShardLine,
     ShardsLine, StatusQuestion, SubgroupLine, TrafficLine, ViewChangeLine, WindowLine,
 };
-use crate::metrics::ShardFigures;
-use crate::restart::{
-    FetchCall, FetchReply, RestartAnswer, RestartCall, RestartProcess, answer_fetch, answer_of_member,
-};
+use crate::operate::metrics::ShardFigures;
 
 impl Stack {
     /// Answers a question that came to the admission listener.

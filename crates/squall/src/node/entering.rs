@@ -13,17 +13,17 @@ use squall_transports::runner::Runner;
 use super::figures::FiguresWriter;
 use super::flight::FlightCopied;
 use super::{CHECK, Node, Stack};
-use crate::admission::{JoinOutcome, MemberAdmission};
 use crate::application::{GroupHandles, LayoutFunctions, layout};
 use crate::config::{Config, Transport};
 use crate::durable::{self, LogLender, LogMember, ProcessLog, durable_layout};
+use crate::entry::admission::{JoinOutcome, MemberAdmission};
+use crate::entry::listener::AnyListener;
+use crate::entry::restart::{BaseFetcher, RestartRequest};
 use crate::entry::{self, EntryRequest, EntryStart, GroupEntry};
 use crate::error::JoinError;
-use crate::genuine::MulticastOutlet;
-use crate::listener::AnyListener;
-use crate::metrics::FiguresBoard;
+use crate::handle::genuine::MulticastOutlet;
 use crate::object::FeedPoller;
-use crate::restart::{BaseFetcher, RestartRequest};
+use crate::operate::metrics::FiguresBoard;
 use crate::status::GroupStatus;
 
 /// How a node enters its group.

@@ -13,7 +13,7 @@ use squall_protocols::membership::ViewChangeStep;
 use squall_transports::TransportFabric as _;
 
 use super::Stack;
-use crate::metrics::{FiguresBoard, ShardFigures};
+use crate::operate::metrics::{FiguresBoard, ShardFigures};
 
 /// When the polling thread writes its figures, and where.
 #[derive(Debug)]

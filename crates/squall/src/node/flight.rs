@@ -10,7 +10,8 @@ use squall_transports::log;
 
 use super::Stack;
 use crate::error::GroupError;
-use crate::flight::{self, FlightRecord};
+use crate::flight_record::FlightRecord;
+use crate::operate::flight;
 
 /// What others can read of the flight record.
 #[derive(Clone, Copy, Debug, Default)]

@@ -18,12 +18,12 @@ use squall_transports::TransportFabric as _;
 use squall_transports::log;
 use squall_transports::runner::{Driven, IdleLimits, Runner};
 
-use crate::admission::MemberAdmission;
 use crate::application::GroupHandles;
 use crate::config::{IdlePolicy, IdleRule};
 use crate::durable::{LogLender, ProcessLog};
+use crate::entry::admission::MemberAdmission;
 use crate::error::GroupError;
-use crate::genuine::MulticastOutlet;
+use crate::handle::genuine::MulticastOutlet;
 use crate::object::FeedPoller;
 use crate::status::GroupStatus;
 use crate::transport::AnyFabric;

@@ -14,7 +14,7 @@ use squall_transports::bootstrap::Address;
 use squall_transports::log;
 
 use crate::config::Config;
-use crate::inquiry::{self, MemberLine, MemberStatus};
+use crate::operate::inquiry::{self, MemberLine, MemberStatus};
 
 /// The members that a client knows.
 pub(super) struct KnownMembers {

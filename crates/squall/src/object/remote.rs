@@ -28,8 +28,8 @@ use super::remote_job::{Done, RemoteJob};
 use super::wire::{ObjectReply, ObjectRequest};
 use super::{ObjectError, service};
 use crate::config::Config;
-use crate::inquiry;
 use crate::node::NodeHandle;
+use crate::operate::inquiry;
 use crate::status::GroupStatus;
 use crate::stream::Stream;
 

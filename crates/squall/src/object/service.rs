@@ -22,8 +22,8 @@ use super::shard::{Shard, ShardWaiter};
 use super::wire::{ChunkWriter, ObjectReply, ObjectRequest};
 use crate::config::Config;
 use crate::status::GroupStatus;
+use crate::stream::acceptor::{Conversation, StreamAcceptor};
 use crate::stream::{Stream, StreamError, StreamOptions, TransferPolicy};
-use crate::stream_acceptor::{Conversation, StreamAcceptor};
 
 /// Serves a member's objects to other processes. Dropping it stops listening.
 #[derive(Debug)]

@@ -22,7 +22,7 @@ use super::{Object, ObjectError, wire};
 use crate::Position;
 use crate::durable::{BorrowedLog, LogRange, time_ns};
 use crate::error::GroupError;
-use crate::history::{self, HistoryError, KnownLog, StoredMessage};
+use crate::handle::history::{self, HistoryError, KnownLog, StoredMessage};
 
 squall_fabric::debug_as_text!(VersionError);
 

@@ -41,6 +41,7 @@
 //! ```
 
 #[cfg(feature = "tokio")]
+pub(crate) mod acceptor;
 mod asynchronous;
 mod blocking;
 mod endpoint;

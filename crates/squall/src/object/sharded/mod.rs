@@ -83,7 +83,7 @@ use super::service::ObjectService;
 use super::{ObjectError, wire};
 use crate::config::{Config, GenuineConfig};
 use crate::error::SendError;
-use crate::genuine::MulticastSender;
+use crate::handle::genuine::MulticastSender;
 use crate::node::NodeHandle;
 
 pub(crate) use feed::{FeedPoller, ShardFeed};
