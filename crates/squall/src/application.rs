@@ -16,7 +16,7 @@ use squall_protocols::restart::Register;
 
 use crate::config::{Config, GenuineConfig, SubgroupConfig};
 use crate::durable::{LogMember, ProcessLog};
-use crate::object::ShardFeed;
+use crate::slot::ShardFeed;
 use crate::slot::SubgroupSlot;
 use crate::status::GroupStatus;
 

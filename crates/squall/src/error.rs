@@ -15,9 +15,11 @@ use squall_transports::verbs::VerbsError;
 
 use crate::config::ConfigError;
 
+mod history;
 mod log_folder;
 mod replay;
 
+pub use history::HistoryError;
 pub use log_folder::LogFolderError;
 pub use replay::ReplayError;
 

@@ -2,6 +2,7 @@
 
 mod builder;
 mod join_async;
+mod subgroup_handle;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -13,23 +14,23 @@ use squall_fabric::NodeId;
 use squall_protocols::group::SubgroupId;
 use squall_protocols::membership::View;
 use squall_protocols::multicast::DeliveryMode;
+use squall_transports::bootstrap::BootstrapError;
 use squall_transports::http::HttpServer;
 use squall_transports::log;
 
-use crate::BootstrapError;
 use crate::config::{Config, GenuineConfig};
 use crate::durable;
 use crate::error::{GroupError, HandleError, JoinError, SendError};
 use crate::external::Hub;
 use crate::flight_record::FlightRecord;
 use crate::handle::genuine::MulticastSender;
-use crate::handle::subgroup_handle::SubgroupHandle;
-use crate::node::NodeHandle;
+use crate::handle::node_handle::NodeHandle;
 use crate::object::sharded::{self, ShardedPlace};
-use crate::object::{self, Object, ObjectOptions, Replicated, ShardFeed, ShardedObject};
+use crate::object::{self, Object, ObjectOptions, Replicated, ShardedObject};
 use crate::operate::inquiry::{self, MemberStatus};
-use crate::slot::SubgroupSlot;
+use crate::slot::{ShardFeed, SubgroupSlot};
 pub use builder::Builder;
+pub use subgroup_handle::SubgroupHandle;
 
 /// A group that this process is a member of. Dropping it leaves the group.
 ///

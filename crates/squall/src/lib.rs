@@ -91,17 +91,18 @@ pub use config::Config;
 #[doc(hidden)]
 pub use entry::assembly::{ConnectedGroup, assemble};
 pub use error::{
-    GroupError, HandleError, JoinError, LogFolderError, ReceiveError, ReplayError, SendError, ValueError,
+    GroupError, HandleError, HistoryError, JoinError, LogFolderError, ReceiveError, ReplayError, SendError,
+    ValueError,
 };
 pub use flight_record::{FlightLine, FlightRecord, MessageLine};
+pub use group::SubgroupHandle;
 pub use group::{Builder, Departure, Group};
 pub use handle::deliveries::{Deliveries, DeliveryEvent};
 pub use handle::deliveries_from::{DeliveriesFrom, LoggedMessage};
 pub use handle::genuine;
-pub use handle::history::{History, HistoryError, StoredMessage};
+pub use handle::history::{History, StoredMessage};
 pub use handle::owned::{OwnedDeliveries, OwnedMessage, read_value};
 pub use handle::sender::{MessageSlot, SendBurst, Sender};
-pub use handle::subgroup_handle::SubgroupHandle;
 pub use node::Node;
 pub use operate::flight::ask_flight_record;
 #[doc(hidden)]
@@ -112,7 +113,7 @@ pub use operate::inquiry::{
 };
 pub use operate::{metrics, recovery, trace};
 pub use shared_poller::{PolledBy, SharedPoller};
-pub use slot::{MessageOutcome, SubgroupView};
+pub use slot::{MessageOutcome, Position, SubgroupView};
 pub use squall_fabric::window::Payload;
 pub use squall_fabric::{Instant, NodeId};
 pub use squall_log::{AppendError, DiskCause, DiskError, FolderError, StorageError};
@@ -122,7 +123,6 @@ pub use squall_protocols::multicast::{
     Batching, Carrier, Deliver, DeliveryMode, Message, MessageBatch, MulticastCounters, SubgroupFailure,
     SubgroupSettings, SubgroupSettingsError,
 };
-pub use squall_protocols::replica::ShardPosition as Position;
 pub use squall_transports::bootstrap::{BootstrapError, BootstrapProgress};
 pub use squall_transports::composite::{CompositeError, TransportChoice};
 pub use squall_transports::runner::IdleLimits;

@@ -2,9 +2,8 @@
 
 use std::path::Path;
 
-use super::{GroupError, ReceiveError};
-use crate::Position;
-use crate::handle::history::HistoryError;
+use super::{GroupError, HistoryError, ReceiveError};
+use crate::slot::Position;
 
 squall_fabric::debug_as_text!(ReplayError);
 

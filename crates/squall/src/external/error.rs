@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::Position;
+use crate::slot::Position;
 
 squall_fabric::debug_as_text!(ExternalError, PublishError);
 

@@ -8,9 +8,9 @@ use squall_transports::bootstrap::Address;
 use super::connection::{FoundMember, MemberFinder, SILENCE_MAX};
 use super::error::ExternalError;
 use super::wire::{ExternalNotice, ExternalRequest};
-use crate::Position;
 use crate::config::Config;
 use crate::handle::history::StoredMessage;
+use crate::slot::Position;
 
 /// How to read.
 ///

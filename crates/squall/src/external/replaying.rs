@@ -16,10 +16,11 @@ use squall_protocols::replica::LogPart;
 use super::connection::{ALIVE_EVERY, FrameConnection};
 use super::served::ServedSubgroup;
 use super::wire::{self, ExternalNotice};
-use crate::Position;
 use crate::durable::LogRange;
+use crate::error::HistoryError;
 use crate::handle::deliveries::DurablePlace;
-use crate::handle::history::{self, HistoryError, StoredMessage};
+use crate::handle::history::{self, StoredMessage};
+use crate::slot::Position;
 
 /// Sends the messages from `next` on, until the member or the reader ends.
 pub(super) fn replay(

@@ -11,8 +11,8 @@ use squall_transports::bootstrap::Address;
 use super::lease::SenderLease;
 use super::wire::ExternalNotice;
 use crate::handle::deliveries::DurablePlace;
+use crate::handle::node_handle::NodeHandle;
 use crate::handle::sender::Sender;
-use crate::node::NodeHandle;
 use crate::slot::SubgroupSlot;
 
 /// A subgroup, as a member serves it to external clients.

@@ -13,6 +13,7 @@ use squall_transports::http::HttpServer;
 use squall_transports::log;
 use squall_transports::runner::pin;
 
+use super::subgroup_handle::SubgroupHandle;
 use super::{Group, GroupShards};
 use crate::application::{BoxedUpcall, GroupHandles, LayoutFunctions, MulticastUpcall, ViewUpcall};
 use crate::config::Config;
@@ -20,13 +21,12 @@ use crate::durable;
 use crate::error::JoinError;
 use crate::external::Hub;
 use crate::handle::genuine::{self, GenuineMessage, MulticastSender};
-use crate::handle::subgroup_handle::SubgroupHandle;
-use crate::node::{EntryOptions, Node, NodeHandle};
-use crate::object::{FeedPoller, ShardFeed};
+use crate::handle::node_handle::NodeHandle;
+use crate::node::{EntryOptions, Node};
 use crate::operate::flight;
 use crate::operate::metrics::{FiguresBoard, serve_metrics};
 use crate::shared_poller::SharedPoller;
-use crate::slot::{SubgroupSlot, Tap, TappedUpcall};
+use crate::slot::{FeedPoller, ShardFeed, SubgroupSlot, Tap, TappedUpcall};
 use crate::status::GroupStatus;
 
 /// Prepares a group: its upcalls, the thread that polls, and what to report while joining.

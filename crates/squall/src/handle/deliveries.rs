@@ -10,7 +10,6 @@ use squall_protocols::group::SubgroupId;
 use squall_protocols::multicast::{Message, Pull};
 use squall_transports::Waker;
 
-use crate::Position;
 use crate::config::Retention;
 use crate::durable::LogBorrower;
 use crate::error::{GroupError, HandleError, ReceiveError};
@@ -18,6 +17,7 @@ use crate::handle::deliveries_from::DeliveriesFrom;
 use crate::handle::owned::OwnedDeliveries;
 #[cfg(feature = "futures")]
 use crate::handle::owned::OwnedMessage;
+use crate::slot::Position;
 use crate::slot::SubgroupSlot;
 use crate::slot::{SubgroupView, TapWriter};
 use crate::status::GroupStatus;

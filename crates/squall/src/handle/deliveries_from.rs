@@ -10,11 +10,11 @@ use std::time::{Duration, SystemTime};
 use squall_protocols::replica::PositionReader;
 use squall_protocols::restart::LogStart;
 
-use crate::Position;
 use crate::durable::LogRange;
 use crate::error::{GroupError, ReplayError};
 use crate::handle::deliveries::{Deliveries, DurablePlace};
 use crate::handle::history::{self, StoredMessage};
+use crate::slot::Position;
 use crate::wait::block_on;
 
 /// A reader of a durable subgroup from an earlier position on; obtained by [`Deliveries::from`].

@@ -54,7 +54,7 @@ use squall_protocols::group::{GroupApplication, GroupCore};
 
 use crate::config::GenuineConfig;
 use crate::error::SendError;
-use crate::node::NodeHandle;
+use crate::handle::node_handle::NodeHandle;
 use crate::slot::MessageOutcome;
 use crate::wait::block_on;
 

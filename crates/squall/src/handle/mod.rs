@@ -4,6 +4,6 @@ pub(crate) mod deliveries;
 pub(crate) mod deliveries_from;
 pub mod genuine;
 pub(crate) mod history;
+pub(crate) mod node_handle;
 pub(crate) mod owned;
 pub(crate) mod sender;
-pub(crate) mod subgroup_handle;

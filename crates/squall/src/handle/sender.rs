@@ -8,8 +8,8 @@ use std::task::Poll;
 use squall_fabric::window::{Payload, Reservation, ReserveError, WindowWriter};
 use squall_transports::Waker;
 
+use super::node_handle::{MemberClock, NodeHandle};
 use crate::error::SendError;
-use crate::node::{MemberClock, NodeHandle};
 use crate::slot::MessageOutcome;
 use crate::slot::{NextWindow, SubgroupSlot};
 use crate::status::GroupStatus;

@@ -22,8 +22,8 @@ use crate::entry::restart::{BaseFetcher, RestartRequest};
 use crate::entry::{self, EntryRequest, EntryStart, GroupEntry};
 use crate::error::JoinError;
 use crate::handle::genuine::MulticastOutlet;
-use crate::object::FeedPoller;
 use crate::operate::metrics::FiguresBoard;
+use crate::slot::FeedPoller;
 use crate::status::GroupStatus;
 
 /// How a node enters its group.

@@ -4,7 +4,7 @@ mod answers;
 mod entering;
 mod figures;
 mod flight;
-mod handle;
+pub(crate) mod polled_node;
 mod shared;
 
 use std::path::PathBuf;
@@ -24,13 +24,13 @@ use crate::durable::{LogLender, ProcessLog};
 use crate::entry::admission::MemberAdmission;
 use crate::error::GroupError;
 use crate::handle::genuine::MulticastOutlet;
-use crate::object::FeedPoller;
+use crate::handle::node_handle::{MemberClock, NodeHandle};
+use crate::slot::FeedPoller;
 use crate::status::GroupStatus;
 use crate::transport::AnyFabric;
 pub(crate) use entering::EntryOptions;
 use figures::FiguresWriter;
 use flight::FlightCopied;
-pub(crate) use handle::{MemberClock, NodeHandle};
 
 /// A group's polling side. [`crate::Group::join`] gives it a thread of its own; an application that asked for
 /// [`crate::Builder::join_polled`] calls [`Node::poll`] or [`Node::step`] itself, from any one thread.

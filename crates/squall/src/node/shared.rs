@@ -9,7 +9,7 @@ use squall_transports::runner::{Driven as _, IdleLimits, LOOK_AT_ALL};
 use squall_transports::{TransportFabric as _, Waker, wait_readable};
 
 use super::Node;
-use crate::shared_poller::{NodeBells, PolledNode};
+use super::polled_node::{NodeBells, PolledNode};
 
 impl PolledNode for Node {
     type Bells = KernelBells;

@@ -20,10 +20,11 @@ use squall_protocols::replica::{Sessions, ShardPosition, ShardSnapshot, StateRec
 use squall_protocols::restart::LogStart;
 use squall_transports::log;
 
-use super::machine::{Replicated, Snapshot, TypedMachine};
+use super::machine::{Replicated, TypedMachine};
 use super::recovery::has_ended;
 use super::shard::{SETTINGS, Shard};
 use crate::durable::ProcessLog;
+use crate::slot::Snapshot;
 
 /// What precedes the state.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]

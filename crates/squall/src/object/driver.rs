@@ -24,7 +24,7 @@ use super::shard::{Shard, ShardCore};
 use super::versions::{FirstState, Versions};
 use super::{Object, ObjectError, ObjectOptions, checkpoint, recovery, transfer};
 use crate::config::{Config, Retention};
-use crate::node::NodeHandle;
+use crate::handle::node_handle::NodeHandle;
 use crate::slot::SubgroupSlot;
 use crate::status::GroupStatus;
 use crate::wait::{Awaited, Waiters, block_for};

@@ -88,9 +88,10 @@ use squall_fabric::NodeId;
 use squall_fabric::window::Payload;
 use squall_protocols::replica::{ShardPosition as Position, UpdateSource, shard_of_key};
 
+pub use crate::slot::{Snapshot, restored};
 pub use client::{Client, ClientEvent};
 pub use error::ObjectError;
-pub use machine::{Replicated, Snapshot, restored};
+pub use machine::Replicated;
 pub use options::ObjectOptions;
 pub use pending::Pending;
 pub use sharded::{ManyReplies, ShardedObject};
@@ -106,7 +107,6 @@ use remote::RemoteShards;
 use remote_job::RemoteJob;
 pub(crate) use service::ObjectService;
 use shard::{RefusedUpdate, Shard};
-pub(crate) use sharded::{FeedPoller, ShardFeed};
 
 /// A handle of a replicated object at a member. Clones refer to the same object. The member keeps its replica until
 /// it leaves the group, whether or not there are handles.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Transfer;
-use crate::SharedPoller;
+use crate::shared_poller::SharedPoller;
 
 /// The options of an object, which each member chooses for itself.
 ///

@@ -16,7 +16,8 @@ use super::checkpoint::{self, ReadCheckpoint};
 use super::machine::{Replicated, TypedMachine};
 use super::shard::{SETTINGS, Shard};
 use crate::durable::ProcessLog;
-use crate::handle::history::{History, HistoryError};
+use crate::error::HistoryError;
+use crate::handle::history::History;
 
 /// Makes the state, before the first view. Returns whether it is made; if not, the group has ended here.
 pub(super) fn recover<T: Replicated>(shard: &Shard<T>) -> bool {

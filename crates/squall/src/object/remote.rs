@@ -28,7 +28,7 @@ use super::remote_job::{Done, RemoteJob};
 use super::wire::{ObjectReply, ObjectRequest};
 use super::{ObjectError, service};
 use crate::config::Config;
-use crate::node::NodeHandle;
+use crate::handle::node_handle::NodeHandle;
 use crate::operate::inquiry;
 use crate::status::GroupStatus;
 use crate::stream::Stream;

@@ -17,10 +17,11 @@ use squall_transports::bootstrap::pair::PairService;
 
 use super::ObjectError;
 use super::frame_stream::FrameStream;
-use super::machine::{Replicated, Snapshot};
+use super::machine::Replicated;
 use super::shard::{Shard, ShardWaiter};
 use super::wire::{ChunkWriter, ObjectReply, ObjectRequest};
 use crate::config::Config;
+use crate::slot::Snapshot;
 use crate::status::GroupStatus;
 use crate::stream::acceptor::{Conversation, StreamAcceptor};
 use crate::stream::{Stream, StreamError, StreamOptions, TransferPolicy};

@@ -26,7 +26,7 @@ use super::service::RemoteCall;
 use super::versions::Versions;
 use super::{ObjectError, ObjectOptions, wire};
 use crate::config::Retention;
-use crate::node::NodeHandle;
+use crate::handle::node_handle::NodeHandle;
 use crate::shared_poller::WeakPoller;
 use crate::slot::SubgroupSlot;
 use crate::wait::{Waiters, block_on};

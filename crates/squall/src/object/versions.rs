@@ -19,10 +19,11 @@ use super::machine::{Replicated, TypedMachine};
 use super::recovery::has_ended;
 use super::shard::{SETTINGS, Shard};
 use super::{Object, ObjectError, wire};
-use crate::Position;
 use crate::durable::{BorrowedLog, LogRange, time_ns};
 use crate::error::GroupError;
-use crate::handle::history::{self, HistoryError, KnownLog, StoredMessage};
+use crate::error::HistoryError;
+use crate::handle::history::{self, KnownLog, StoredMessage};
+use crate::slot::Position;
 
 squall_fabric::debug_as_text!(VersionError);
 

@@ -3,7 +3,6 @@
 //! polls while no thread waits ([`attention`] decides when).
 
 mod attention;
-mod polled_node;
 #[cfg(all(test, shuttle))]
 mod schedules;
 mod turns;
@@ -12,7 +11,6 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-pub(crate) use self::polled_node::{NodeBells, PolledNode};
 use self::turns::SharedNode;
 use crate::node::Node;
 use crate::status::GroupStatus;

@@ -16,8 +16,8 @@ use squall_fabric::explore::{draw, explore, finds_failure, point};
 use squall_transports::runner::IdleLimits;
 
 use super::attention::GRACE;
-use super::polled_node::{NodeBells, PolledNode};
 use super::turns::SharedNode;
+use crate::node::polled_node::{NodeBells, PolledNode};
 use crate::status::GroupStatus;
 
 /// What the node, its peers and the clock share.

@@ -41,9 +41,9 @@ use super::PolledBy;
 use squall_transports::runner::{IdleLimits, IdleStrategy};
 
 use super::attention::{Attention, GRACE};
-use super::polled_node::{NodeBells, PolledNode};
 #[cfg(all(test, shuttle))]
 use super::schedules::Condvar;
+use crate::node::polled_node::{NodeBells, PolledNode};
 use crate::status::GroupStatus;
 
 /// What all threads share.

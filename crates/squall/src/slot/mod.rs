@@ -1,6 +1,8 @@
 //! The slot of a subgroup, in which each view leaves its windows for the application's handles (Derecho §2).
 
+mod feed;
 mod outcome;
+mod snapshot;
 mod tap;
 
 use std::ops::{Deref, DerefMut};
@@ -15,7 +17,10 @@ use squall_protocols::membership::View;
 use squall_protocols::multicast::{DeliveryTally, Pull};
 use squall_protocols::replica::{HoldDecision, Holding, ShardEvent, ShardEvents};
 
+pub(crate) use feed::{FeedEvent, FeedPoller, ProvidedState, ShardFeed};
 pub use outcome::MessageOutcome;
+pub use snapshot::{Snapshot, restored};
+pub use squall_protocols::replica::ShardPosition as Position;
 pub use tap::SubgroupView;
 pub(crate) use tap::{Tap, TapItem, TapWriter, TappedUpcall};
 

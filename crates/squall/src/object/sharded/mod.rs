@@ -54,7 +54,6 @@
 //! - **Limits.** One object in a group, in memory only; updates are made by members, at most 1,024 of which wait for their replies
 //!   at a member: further ones of all its threads wait.
 
-mod feed;
 mod joining;
 mod line;
 mod part;
@@ -84,9 +83,9 @@ use super::{ObjectError, wire};
 use crate::config::{Config, GenuineConfig};
 use crate::error::SendError;
 use crate::handle::genuine::MulticastSender;
-use crate::node::NodeHandle;
+use crate::handle::node_handle::NodeHandle;
+use crate::slot::ShardFeed;
 
-pub(crate) use feed::{FeedPoller, ShardFeed};
 use part::{PartDriver, PartState};
 use serving::ServedPart;
 

@@ -13,10 +13,11 @@ use squall_protocols::replica::{Machine as _, ShardAnswer};
 use squall_transports::log;
 
 use super::ShardedShared;
-use super::feed::{FeedEvent, ProvidedState};
 use crate::object::ObjectError;
-use crate::object::machine::{Replicated, Snapshot, TypedMachine};
+use crate::object::machine::{Replicated, TypedMachine};
 use crate::object::service::RemoteCall;
+use crate::slot::Snapshot;
+use crate::slot::{FeedEvent, ProvidedState};
 
 /// The state of this member's shard, and what belongs to it.
 pub(super) struct PartState<T: Replicated> {

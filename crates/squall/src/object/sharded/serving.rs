@@ -6,8 +6,9 @@ use std::time::Duration;
 use squall_protocols::replica::{ShardAnswer, ShardPosition, ShardRequest};
 
 use super::ShardedShared;
-use crate::object::machine::{Replicated, Snapshot};
+use crate::object::machine::Replicated;
 use crate::object::service::{RemoteCall, Serve};
+use crate::slot::Snapshot;
 use crate::status::GroupStatus;
 
 /// Serves the callers at other members, and joiners.

@@ -20,13 +20,13 @@ use squall_fabric::mutex::{lock, unpoisoned};
 use squall_protocols::genuine::{DeliveredMarks, GenuineMember, GenuineMessage, GenuinePosition};
 use squall_protocols::group::{GroupApplication, GroupCore};
 
-use crate::object::machine::Snapshot;
+use super::snapshot::Snapshot;
 
 /// The most messages that wait to be applied.
 const QUEUE_MAX: usize = 1024;
 
 /// What the thread that applies updates has to do next.
-pub(super) enum FeedEvent {
+pub(crate) enum FeedEvent {
     /// A message to the shard.
     Message { sender: NodeId, position: GenuinePosition, bytes: Vec<u8> },
     /// A view begins, with these members.
@@ -40,9 +40,9 @@ pub(super) enum FeedEvent {
 }
 
 /// A state for a joiner, and what goes with it.
-pub(super) struct ProvidedState {
-    pub(super) header: Vec<u8>,
-    pub(super) snapshot: Snapshot,
+pub(crate) struct ProvidedState {
+    pub(crate) header: Vec<u8>,
+    pub(crate) snapshot: Snapshot,
 }
 
 /// Shared by the polling thread, and the threads of the object.
@@ -75,10 +75,10 @@ struct FeedQueue {
 
 /// What the polling thread knows of this member's part.
 #[derive(Clone, Debug, Default)]
-pub(super) struct FeedStanding {
-    pub(super) view: u64,
-    pub(super) members: Vec<Vec<NodeId>>,
-    pub(super) has_state: bool,
+pub(crate) struct FeedStanding {
+    pub(crate) view: u64,
+    pub(crate) members: Vec<Vec<NodeId>>,
+    pub(crate) has_state: bool,
 }
 
 impl std::fmt::Debug for ShardFeed {
@@ -105,7 +105,7 @@ impl ShardFeed {
     }
 
     /// The application has taken the object, so messages may come.
-    pub(super) fn open(&self) {
+    pub(crate) fn open(&self) {
         self.queue().is_open = true;
     }
 
@@ -143,7 +143,7 @@ impl ShardFeed {
     }
 
     /// Takes all that is to be done; waits for `patience` if there is nothing.
-    pub(super) fn take(&self, patience: Duration) -> VecDeque<FeedEvent> {
+    pub(crate) fn take(&self, patience: Duration) -> VecDeque<FeedEvent> {
         let mut queue = self.queue();
         if queue.events.is_empty() && !queue.has_ended {
             queue.is_awaited = true;
@@ -154,19 +154,19 @@ impl ShardFeed {
         std::mem::take(&mut queue.events)
     }
 
-    pub(super) fn standing(&self) -> FeedStanding {
+    pub(crate) fn standing(&self) -> FeedStanding {
         self.queue().standing.clone()
     }
 
     /// A joiner wants the state, which goes through `to`. The caller wakes the polling thread.
-    pub(super) fn want_state(&self, to: SyncSender<ProvidedState>) {
+    pub(crate) fn want_state(&self, to: SyncSender<ProvidedState>) {
         self.queue().wanted.push(to);
         // SYNC: pairs with the load in `poll`; the request is behind the lock.
         self.has_request.store(true, Ordering::Release);
     }
 
     /// A state with these marks has arrived here. The caller wakes the polling thread.
-    pub(super) fn offer(&self, marks: DeliveredMarks) {
+    pub(crate) fn offer(&self, marks: DeliveredMarks) {
         self.queue().offered = Some(marks);
         // SYNC: pairs with the load in `poll`; the marks are behind the lock.
         self.has_request.store(true, Ordering::Release);
@@ -174,7 +174,7 @@ impl ShardFeed {
 
     /// The object cannot continue here, for this reason: this member leaves its group, as if it had died. The caller wakes the
     /// polling thread.
-    pub(super) fn fail(&self, cause: String) {
+    pub(crate) fn fail(&self, cause: String) {
         self.queue().failure.get_or_insert(cause);
         // SYNC: pairs with the load in `failure`; the reason is behind the lock.
         self.has_failed.store(true, Ordering::Release);

@@ -12,8 +12,8 @@ use crate::error::HandleError;
 use crate::external::{SenderLease, ServedSubgroup};
 use crate::handle::deliveries::{Deliveries, DurablePlace};
 use crate::handle::history::History;
+use crate::handle::node_handle::NodeHandle;
 use crate::handle::sender::Sender;
-use crate::node::NodeHandle;
 use crate::slot::SubgroupSlot;
 
 /// A subgroup of a group: hands out its sender and its deliveries, once each.

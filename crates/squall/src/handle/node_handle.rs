@@ -27,7 +27,7 @@ pub(crate) struct MemberClock {
 
 impl MemberClock {
     /// Returns the clock of a transport that shows `now`. It counts from the transport's start, and is monotonic, as this one is.
-    pub(super) fn showing(now: Instant) -> Self {
+    pub(crate) fn showing(now: Instant) -> Self {
         let (passed, now) = (Duration::from_nanos(now.as_nanos()), std::time::Instant::now());
         Self { origin: now.checked_sub(passed).unwrap_or(now) }
     }
