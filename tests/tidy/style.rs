@@ -216,7 +216,7 @@ const TRUSTED: [&str; 10] = [
     "crates/squall/src/bulk/file.rs",
     "crates/squall/src/bulk/host.rs",
     "crates/squall/src/bulk/network.rs",
-    "crates/squall/src/genuine.rs",
+    "crates/squall/src/handle/genuine.rs",
     "crates/squall/src/stream/socket.rs",
 ];
 /// Names of the numbers of members.

@@ -332,9 +332,9 @@ impl<S: GroupScene> GroupCluster<S> {
         let lives = |node: u32| self.all.processes.get(node as usize).is_some_and(|of| self.all.lives(of));
         if !self.plan.may_waver(lives) {
             self.check_one_view()?;
+            self.check_leavers()?;
+            self.check_complete()?;
         }
-        self.check_leavers()?;
-        self.check_complete()?;
         self.check_healthy()
     }
 

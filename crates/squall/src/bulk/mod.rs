@@ -167,11 +167,11 @@ impl Session {
     pub fn join_observed(
         config: &Config,
         options: &BulkOptions,
-        on_progress: &mut (dyn FnMut(crate::BootstrapProgress) + Send),
+        on_progress: &mut (dyn FnMut(squall_transports::bootstrap::BootstrapProgress) + Send),
     ) -> Result<Self, BulkError> {
         let mut config = config.clone();
         config.subgroups.clear();
-        config.check().map_err(crate::JoinError::from)?;
+        config.check().map_err(crate::error::JoinError::from)?;
         options.check(config.members, config.transport)?;
         let (fabric, nodes) = assemble(&config, on_progress)?;
         Self::begin(&config, options, fabric, nodes)
@@ -192,7 +192,7 @@ impl Session {
         rank: usize,
         links: Vec<(usize, PeerStream)>,
     ) -> Result<Self, BulkError> {
-        config.check().map_err(crate::JoinError::from)?;
+        config.check().map_err(crate::error::JoinError::from)?;
         options.check(config.members, config.transport)?;
         assert!(
             links.iter().map(|(other, _)| *other).eq((0..config.members).filter(|other| *other != rank)),

@@ -5,13 +5,14 @@
 //! and the file that the configuration names (`flight_record`), which is written when the group ends here, also after a panic of the
 //! polling thread. `squall trace` asks the polling threads of all members.
 
-pub(crate) use std::path::Path;
+use std::path::Path;
 
-use crate::config::Address;
+use squall_transports::bootstrap::BootstrapError;
+
+use crate::config::{Address, Config};
 use crate::error::JoinError;
 use crate::flight_record::FlightRecord;
 use crate::operate::{inquiry, trace};
-use crate::{BootstrapError, Config};
 
 /// Asks the member that listens at `address` for its flight record. Of `config`, only the cluster, its secret and the transport
 /// matter.
