@@ -26,7 +26,7 @@
 //! from another log ends with nulls, a record of kind `Frontier` says so; there may also be others in logs of earlier releases.
 //!
 //! **Register.** What the group keeps of views and votes \[T6\] \[T8\] is in the register of the same folder, written by a thread of
-//! its own ([`RegisterThread`]). A process that joins its group again, or restarts it ([`crate::restart`]), continues its log and
+//! its own ([`RegisterThread`]). A process that joins its group again, or restarts it ([`crate::entry::restart`]), continues its log and
 //! register; one of another group is refused ([`ProcessLog::check_group`]).
 //!
 //! **Compaction.** A checkpoint of a subgroup ([`ProcessLog::write_checkpoint`]) takes the place of the records before its position, which

@@ -66,7 +66,7 @@ pub trait Replicated: Sized + Send + 'static {
     fn restore(source: &mut dyn Read) -> io::Result<Self>;
 }
 
-/// The type as the core sees it.
+/// The type as the core sees it. Not fuzzed: updates and queries are of the application's types.
 #[derive(Debug)]
 pub(super) struct TypedMachine<T>(pub(super) T);
 

@@ -1,4 +1,4 @@
-//! What processes that restart send each other, as questions of [`crate::inquiry`] and their answers (Derecho §3.4, "Total failures").
+//! What processes that restart send each other, as questions of [`crate::operate::inquiry`] and their answers (Derecho §3.4, "Total failures").
 
 use serde::{Deserialize, Serialize};
 

@@ -75,7 +75,7 @@ impl fmt::Debug for Snapshot {
 }
 
 /// Reads a state that [`Snapshot::of`] has written. It is in memory twice for a moment; large states are better
-/// written and read in parts. Not fuzzed: the type is the application's, like those of updates and queries below.
+/// written and read in parts. Not fuzzed: the type is the application's.
 ///
 /// # Errors
 /// The source's error, or an error that the bytes are not a state.

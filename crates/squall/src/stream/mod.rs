@@ -40,8 +40,8 @@
 //! # }
 //! ```
 
-#[cfg(feature = "tokio")]
 pub(crate) mod acceptor;
+#[cfg(feature = "tokio")]
 mod asynchronous;
 mod blocking;
 mod endpoint;

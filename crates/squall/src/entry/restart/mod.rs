@@ -9,7 +9,7 @@
 //!    which they listen. What a log lacks is fetched from the others ([`fetch`]). Processes without a log wait: to them the group is
 //!    about to run. If a member of a group that runs answers, the process joins that group.
 //! 2. *Link.* The members of the new view, which is on their disks, connect as the first members of a group do
-//!    ([`crate::assembly::link_members`]): all of them, or none begins. Meanwhile they answer the others, some of which may not know yet
+//!    ([`crate::entry::assembly::link_members`]): all of them, or none begins. Meanwhile they answer the others, some of which may not know yet
 //!    how the view has ended.
 //! 3. *Begin.* The group runs, from the new view on, with the nodes' numbers and the group's number of before \[T8\].
 //!
