@@ -6,7 +6,7 @@
 //! as a timeline.
 //!
 //! [`figures`] and [`blast`] run the same cores under a cost model instead of an adversary, to predict their
-//! performance on hardware.
+//! performance on hardware; [`tables`] has the figures of the papers.
 #![forbid(unsafe_code)]
 
 pub mod admission;
@@ -37,6 +37,7 @@ mod run;
 pub mod salvage;
 pub mod shape;
 pub mod sst;
+pub mod tables;
 pub mod takeover;
 
 pub use report::SweepFault;

@@ -2,9 +2,8 @@
 
 use squall_fabric::Duration;
 use squall_fabric::sim::Prng;
-use squall_protocols::membership::{MembershipRow, SenderSegment};
 use squall_protocols::mutation::{self, GroupMutation};
-use squall_simulator::large::{CalmCost, LargeCase, LossNotice, MEDIUM, calm_cost};
+use squall_simulator::large::{LargeCase, LossNotice, MEDIUM};
 use squall_simulator::sweep;
 
 /// The sizes around which sets take another word, and one in between.
@@ -90,29 +89,4 @@ fn the_largest_group_survives_deaths_and_a_partition() {
 fn processor_time() -> u64 {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux");
     stat.split(' ').next().and_then(|word| word.parse().ok()).expect("a number")
-}
-
-/// The memory that a member has for the rows of its view.
-fn rows_kib(members: u32) -> usize {
-    let ranks = (0..members as usize).collect();
-    let one =
-        SenderSegment { counts: 0, trims: 0, senders: 1, ranks, durable: None, quorum: members as usize };
-    8 * MembershipRow::new(members as usize, &[one], 0).words * members as usize / 1024
-}
-
-#[test]
-#[ignore = "prints a table"]
-fn growth() {
-    println!(
-        "| members | subgroups | idle evaluation, ns | message and receiver, ns | rows of the view, KiB |\n|---|---|---|---|---|"
-    );
-    let by_members = [2, 4, 8, 16, 32, 64, 128, 256].map(|members| (members, 1));
-    let by_subgroups = [4, 16, 64, 256, 1000].map(|subgroups| (4, subgroups));
-    for (members, subgroups) in by_members.into_iter().chain(by_subgroups) {
-        let CalmCost { idle, delivery } = calm_cost(members, subgroups, processor_time);
-        println!("| {members} | {subgroups} | {idle:.0} | {delivery:.0} | {} |", rows_kib(members));
-    }
-    for members in [512, 1024] {
-        println!("| {members} | 1 | | | {} |", rows_kib(members));
-    }
 }

@@ -358,3 +358,13 @@ fn an_interrupted_simulation_prints_what_it_did() {
     assert!(result["interrupted"] == true && result["seeds"].as_u64() > Some(0), "{result}");
     assert!(String::from_utf8_lossy(&stderr).contains("interrupted"));
 }
+
+#[test]
+fn figures_are_listed_and_printed_as_tables() {
+    let (status, text, _) = run(&mut squall(&["bench", "figures"]));
+    assert!(status == Some(0) && text.lines().any(|line| line.starts_with("rdmc ")), "{text}");
+    let (status, text, _) = run(&mut squall(&["bench", "figures", "rdmc", "figure-4"]));
+    assert!(status == Some(0) && text.contains("\n| milliseconds |\n|---|\n| 54.5 |\n"), "{text}");
+    let (status, text, error) = run(&mut squall(&["bench", "figures", "rdmc", "figure-4", "figure-1"]));
+    assert!(status == Some(1) && text.is_empty() && error.contains("figure-11a, figure-11b"), "{error}");
+}

@@ -9,7 +9,7 @@ mod application;
 mod cluster;
 mod contents;
 mod plan;
-mod prediction;
+pub(crate) mod prediction;
 mod resumption;
 #[cfg(test)]
 mod tests;

@@ -18,8 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The number of bytes that are simulated as one.
 const SCALE: u64 = 250;
 /// The scaled size of a megabyte (2^20 bytes).
-#[cfg(test)]
-pub(super) const MB: u64 = 4192;
+pub(crate) const MB: u64 = 4192;
 
 /// A cluster of the paper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,10 +58,10 @@ pub fn predict(
 }
 
 /// The times of a simulated multicast.
-pub(super) struct MulticastTiming {
+pub(crate) struct MulticastTiming {
     /// From the call of `send` to the last and to the first receiver's upcall.
-    pub(super) last: Duration,
-    pub(super) first: Duration,
+    pub(crate) last: Duration,
+    pub(crate) first: Duration,
 }
 
 impl PaperMachines {
@@ -84,13 +83,12 @@ impl PaperMachines {
     }
 
     /// Returns the time of `bytes` (scaled) on a link.
-    #[cfg(test)]
-    pub(super) fn link(self, bytes: u64) -> Duration {
+    pub(crate) fn link(self, bytes: u64) -> Duration {
         Duration::from_nanos(bytes * 2000 / self.gigabits)
     }
 
     /// Predicts one object of `bytes` (scaled) to `members` members.
-    pub(super) fn multicast(
+    pub(crate) fn multicast(
         self,
         algorithm: Algorithm,
         members: u32,
@@ -105,28 +103,26 @@ impl PaperMachines {
     }
 
     /// Predicts the time until all members have all objects of a load whose bytes are simulated as they are, or scaled.
-    #[cfg(test)]
-    pub(super) fn all_received(self, load: &RdmcLoad, is_scaled: bool) -> Duration {
+    pub(crate) fn all_received(self, load: &RdmcLoad, is_scaled: bool) -> Duration {
         let config = if is_scaled { self.config(SCALE, 256) } else { self.config(1, 4096) };
         load.run(config, Algorithm::Pipeline).into_iter().max().expect("there are receivers")
     }
 
     /// Returns the throughput of the object in Gb/s, until the last receiver has it.
-    #[cfg(test)]
-    pub(super) fn rate(self, bytes: u64, timing: &MulticastTiming) -> f64 {
+    pub(crate) fn rate(self, bytes: u64, timing: &MulticastTiming) -> f64 {
         self.link(bytes).as_secs_f64() / timing.last.as_secs_f64() * self.gigabits as f64
     }
 }
 
 /// Members that all send at once, each to all others, in a group of its own.
-pub(super) struct RdmcLoad {
-    pub(super) members: u32,
+pub(crate) struct RdmcLoad {
+    pub(crate) members: u32,
     /// The first members send.
-    pub(super) senders: u32,
+    pub(crate) senders: u32,
     /// The objects of each sender.
-    pub(super) sizes: Vec<u64>,
-    pub(super) block_bytes: u64,
-    pub(super) in_flight_bytes: u64,
+    pub(crate) sizes: Vec<u64>,
+    pub(crate) block_bytes: u64,
+    pub(crate) in_flight_bytes: u64,
 }
 
 impl RdmcLoad {

@@ -2,6 +2,7 @@
 
 mod dds;
 mod fabric;
+mod figures;
 mod genuine;
 mod log;
 mod multicast;
@@ -21,6 +22,7 @@ use crate::lab::{LabPlan, LinkConditions};
 use crate::terminal::{CommandVerdict, Interrupts};
 
 use dds::DdsBenchArguments;
+use figures::FiguresArguments;
 use genuine::GenuineArguments;
 use log::LogBenchArguments;
 use multicast::MulticastArguments;
@@ -44,6 +46,7 @@ pub struct BenchArguments {
 #[derive(Debug, Subcommand)]
 enum Bench {
     Dds(DdsBenchArguments),
+    Figures(FiguresArguments),
     Genuine(GenuineArguments),
     Log(LogBenchArguments),
     Multicast(MulticastArguments),
@@ -65,6 +68,7 @@ pub fn run(arguments: &BenchArguments) -> Result<CommandVerdict> {
     }
     match &arguments.what {
         Bench::Dds(arguments) => dds::run(arguments),
+        Bench::Figures(arguments) => figures::run(arguments),
         Bench::Genuine(arguments) => genuine::run(arguments),
         Bench::Log(arguments) => log::run(arguments),
         Bench::Multicast(arguments) => multicast::run(arguments),
