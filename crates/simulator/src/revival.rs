@@ -16,7 +16,6 @@ use squall_fabric::sim::{Happening, Prng, TraceRecord};
 use squall_fabric::{Duration, Instant};
 use squall_protocols::multicast::DeliveryMode;
 
-use crate::coverage;
 use crate::explain::Shrink;
 use crate::group::{GroupPlan, remains_at};
 use crate::outage::OutagePlan;
@@ -30,7 +29,6 @@ pub const SCENARIO: PlannedScenario<RevivalPlan> = PlannedScenario {
     draw: RevivalPlan::draw,
     run,
     faults: RevivalPlan::faults,
-    promises: coverage::REVIVAL,
 };
 
 /// A run of a group, and what comes after it.

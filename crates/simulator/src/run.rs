@@ -64,7 +64,9 @@ pub trait Scenario: Sync {
     fn run_and_count(&self, seed: u64) -> (RunOutcome, Coverage);
 
     /// Returns what its runs must reach.
-    fn promises(&self) -> Promises;
+    fn promises(&self) -> Promises {
+        Promises::of(self.name())
+    }
 }
 
 /// A scenario that consists of its plans.
@@ -80,8 +82,6 @@ pub struct PlannedScenario<P> {
     pub run: fn(&P, usize) -> RunOutcome,
     /// Returns the kinds of faults in a plan.
     pub faults: fn(&P) -> Vec<&'static str>,
-    /// See [`Scenario::promises`].
-    pub promises: Promises,
 }
 
 impl<P: Shrink> Scenario for PlannedScenario<P> {
@@ -105,10 +105,6 @@ impl<P: Shrink> Scenario for PlannedScenario<P> {
         let plan = (self.draw)(seed);
         let faults = (self.faults)(&plan);
         coverage::of_run(faults, || (self.run)(&plan, 0))
-    }
-
-    fn promises(&self) -> Promises {
-        self.promises
     }
 }
 

@@ -23,7 +23,6 @@ use squall_protocols::membership::RankSet;
 use squall_protocols::multicast::DeliveryMode;
 use squall_protocols::restart::{DurableView, LogState, Register, Salvage, SalvageError, SalvagedShard};
 
-use crate::coverage;
 use crate::explain::Shrink;
 use crate::group::{GroupPlan, remains_at};
 use crate::restart::{RestartLayout, RestartPlan, RestartRemains, TailDamage};
@@ -37,7 +36,6 @@ pub const SCENARIO: PlannedScenario<SalvagePlan> = PlannedScenario {
     draw: SalvagePlan::draw,
     run,
     faults: SalvagePlan::faults,
-    promises: coverage::SALVAGE,
 };
 
 /// A run of a group, and what comes after it.

@@ -14,7 +14,7 @@ use squall_fabric::sim::{
 use squall_fabric::{Column, Duration, Fabric, Instant, MirrorKey, NodeId, RowLayout};
 use squall_protocols::sst::StateTable;
 
-use crate::coverage::{self, rule_kinds};
+use crate::coverage::rule_kinds;
 use crate::explain::Shrink;
 use crate::run::{PlannedScenario, RunOutcome, Violation};
 
@@ -25,7 +25,6 @@ pub const SCENARIO: PlannedScenario<SstPlan> = PlannedScenario {
     draw: SstPlan::draw,
     run: |plan, trace_records_max| Cluster::new(plan, trace_records_max).run(),
     faults: |plan| rule_kinds(&plan.rules),
-    promises: coverage::SST,
 };
 
 /// The virtual time after which everything must have arrived.

@@ -4,7 +4,7 @@
 use std::process::Command;
 
 use squall_protocols::mutation::{self, GroupMutation};
-use squall_simulator::coverage::{LogPoint, Point, RULE_KINDS};
+use squall_simulator::coverage::{LogPoint, Point, RULE_KINDS, SNAPSHOT, updated};
 use squall_simulator::{Scenario as _, multicast, scenarios, sweep};
 
 #[test]
@@ -24,10 +24,14 @@ fn every_point_and_every_kind_of_fault_is_promised() {
 #[test]
 fn a_point_that_is_no_longer_reached_is_named() {
     let promises = multicast::SCENARIO.promises();
-    let missing = || sweep(&multicast::SCENARIO, 0..300, usize::MAX, |_, _| true).coverage.missing(&promises);
-    assert_eq!(missing(), Vec::<String>::new());
-    let missing = mutation::with(GroupMutation::NoNulls, missing);
+    let reached = || sweep(&multicast::SCENARIO, 0..300, usize::MAX, |_, _| true).coverage;
+    assert_eq!(reached().missing(&promises), Vec::<String>::new());
+    let reached = mutation::with(GroupMutation::NoNulls, reached);
+    let missing = reached.missing(&promises);
     assert_eq!(missing, ["NullsSent (A round that others have begun is filled by nulls)"]);
+    // An update of the snapshot takes that point from the scenario, and shows it as a line that has gone.
+    let count = |snapshot: &str| snapshot.matches("\npoint NullsSent\n").count();
+    assert_eq!(count(&updated(SNAPSHOT, "multicast", &reached)), count(SNAPSHOT) - 1);
 }
 
 /// Each run counts once for a point, however often it reaches it, and points reached before the run do not count.

@@ -15,7 +15,7 @@ fn the_log_holds_under_the_adversary() {
         panic!("seed {seed}: {violation}\n{}", log::SCENARIO.explain(*seed));
     }
     assert!(summary.delivered > 100_000, "the scenario does too little: {} records", summary.delivered);
-    let missing = summary.coverage.missing(&log::SCENARIO.promises);
+    let missing = summary.coverage.missing(&log::SCENARIO.promises());
     assert!(missing.is_empty(), "not reached: {missing:?}");
 }
 

@@ -26,7 +26,6 @@ use squall_fabric::{Duration, Instant};
 use squall_protocols::group::GroupEnd;
 use squall_protocols::membership::StopReason;
 
-use crate::coverage;
 use crate::explain::Shrink;
 use crate::group::{self, FOR_EVER, GroupPlan, NodeFate};
 use crate::run::{PlannedScenario, RunOutcome, Violation};
@@ -38,7 +37,6 @@ pub const SCENARIO: PlannedScenario<AliveCase> = PlannedScenario {
     draw,
     run: AliveCase::run,
     faults: AliveCase::faults,
-    promises: coverage::ALIVE,
 };
 
 /// Why a view ends.

@@ -17,7 +17,6 @@ mod world;
 
 pub use plan::{AssemblyEvent, AssemblyPlan};
 
-use crate::coverage;
 use crate::run::{PlannedScenario, RunOutcome};
 
 /// The scenario.
@@ -27,7 +26,6 @@ pub const SCENARIO: PlannedScenario<AssemblyPlan> = PlannedScenario {
     draw: AssemblyPlan::draw,
     run,
     faults: AssemblyPlan::faults,
-    promises: coverage::ASSEMBLY,
 };
 
 /// Runs a plan, and keeps the latest `trace_records_max` events.

@@ -4,14 +4,6 @@
 //! Points of the protocols are recorded only if the feature `coverage` is on ([`IS_ON`]); production builds contain
 //! no trace of it.
 
-/// Defines the promises of a scenario.
-macro_rules! promises {
-    ($name:ident, [$($point:ident),* $(,)?], [$($fault:literal),* $(,)?]) => {
-        pub(crate) const $name: Promises =
-            Promises { points: &[$(Point::$point),*], log_points: &[], faults: &[$($fault),*] };
-    };
-}
-mod group_promises;
 mod promises;
 
 use std::collections::BTreeMap;
@@ -21,24 +13,9 @@ pub use squall_log::coverage::LogPoint;
 use squall_protocols::coverage::take;
 pub use squall_protocols::coverage::{IS_ON, Point};
 
-pub(crate) use group_promises::{ALIVE, DYING, GROUP, LARGE, MEDIUM, OUTAGE, SHAPE, SLOW, TAKEOVER};
-pub(crate) use promises::{
-    ASSEMBLY, ENDS, GENUINE, GENUINE_LARGE, JOIN, LOG, MULTICAST, RDMC, REPLICA, RESTART, REVIVAL, SALVAGE,
-    SST,
-};
+pub use promises::{Promises, SNAPSHOT, updated};
 
 use crate::group::FOR_EVER;
-
-/// What a scenario must reach within the number of seeds that CI runs.
-#[derive(Clone, Copy, Debug)]
-pub struct Promises {
-    /// Rules and branches.
-    pub points: &'static [Point],
-    /// Rules and branches of the log.
-    pub log_points: &'static [LogPoint],
-    /// Kinds of faults, and of other elements of its plans.
-    pub faults: &'static [&'static str],
-}
 
 /// The points and faults that were reached, and in how many runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

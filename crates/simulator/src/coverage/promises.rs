@@ -1,373 +1,105 @@
-//! The points and faults that each scenario must reach within the seeds that `.ci/run` runs: those that it reached in
-//! at least ten of these runs when this was written, and those that are rare in all scenarios.
+//! What each scenario must reach within the seeds that `.ci/run` runs: a snapshot in the tree, which `squall-coverage --update` writes.
 
-use super::{LogPoint, Point, Promises};
+use std::collections::BTreeMap;
+use std::fmt::Debug;
 
-promises!(
-    MULTICAST,
-    [NullsSent, ExpressTaken, PieceSent, WordsFreed, PullReleased],
-    [
-        "count of records that wraps",
-        "crash at a time",
-        "crash before a post",
-        "durable messages",
-        "pause at a time",
-        "slow link"
-    ]
-);
+use super::{Coverage, LogPoint, Point};
 
-promises!(SST, [], ["pause at a time"]);
+/// What a scenario must reach within the number of seeds that CI runs.
+#[derive(Clone, Debug)]
+pub struct Promises {
+    /// Rules and branches.
+    pub points: Vec<Point>,
+    /// Rules and branches of the log.
+    pub log_points: Vec<LogPoint>,
+    /// Kinds of faults, and of other elements of its plans.
+    pub faults: Vec<&'static str>,
+}
 
-promises!(
-    ASSEMBLY,
-    [QuorumAwaited, ContactYielded, GatheredAgain, SilentCoordinatorLeft, CoordinatorLostLate],
-    [
-        "crash at a time",
-        "crash of the first contact",
-        "halt forever",
-        "heal",
-        "partition",
-        "pause at a time",
-        "process that starts again",
-        "processes for two groups",
-        "ranks that are asked for",
-        "start at a time"
-    ]
-);
+impl Promises {
+    /// Returns those of a scenario.
+    ///
+    /// # Panics
+    /// If the snapshot has a line that names nothing.
+    #[must_use]
+    pub fn of(scenario: &str) -> Self {
+        let (_, sections) = sections(SNAPSHOT);
+        let mut promises = Self { points: Vec::new(), log_points: Vec::new(), faults: Vec::new() };
+        for line in sections.get(scenario).into_iter().flatten() {
+            match line.split_once(' ') {
+                Some(("point", name)) => promises.points.push(named(Point::ALL, name)),
+                Some(("log", name)) => promises.log_points.push(named(LogPoint::ALL, name)),
+                Some(("fault", kind)) => promises.faults.push(kind),
+                _ => panic!("promises.txt has {line:?}"),
+            }
+        }
+        promises
+    }
+}
 
-promises!(
-    RESTART,
-    [
-        RestartLed,
-        RestartLeadTakenOver,
-        RestartLeadLost,
-        RestartProposedNew,
-        RestartEchoAdopted,
-        RestartAcceptanceAdopted,
-        RestartVoteDropped,
-        RestartDecided,
-        AcceptanceAwaitsLog,
-        ViewLearned,
-        LogFetched,
-        FetchedNothing,
-        FetchUnanswered,
-        FetchedTooLate,
-        CheckpointFetched,
-        ListsApart,
-        ListExtended,
-        HolderKept
-    ],
-    [
-        "checkpoints",
-        "death of all processes",
-        "death of some processes",
-        "death right after a step",
-        "false accusation",
-        "known loss of the end of a log",
-        "log that others cannot read",
-        "loss of a register",
-        "member that leaves",
-        "messages that are lost",
-        "messages that come twice",
-        "partition",
-        "process that joins",
-        "shards that move",
-        "silent loss of the end of a log",
-        "slow disk",
-        "slow link"
-    ]
-);
+fn named<P: Copy + Debug>(all: &[P], name: &str) -> P {
+    let found = all.iter().find(|point| format!("{point:?}") == name);
+    *found.unwrap_or_else(|| panic!("promises.txt has {name}, and there is no such point"))
+}
 
-promises!(
-    REVIVAL,
-    [
-        RestartProposedNew,
-        RestartEchoAdopted,
-        RestartDecided,
-        AcceptanceAwaitsLog,
-        ViewLearned,
-        LogFetched,
-        FetchedNothing,
-        FetchUnanswered,
-        ListExtended,
-        EndsForgotten,
-        VoteUnderWay
-    ],
-    ["damaged log", "deaths during the restart", "join", "leave", "log that others cannot read", "suspicion"]
-);
+/// Returns a snapshot with what runs of a scenario have reached now: what at least [`RUNS_MIN`] of them have, and what one has if it
+/// was promised before, or if no scenario promises it.
+#[must_use]
+pub fn updated(snapshot: &str, scenario: &str, reached: &Coverage) -> String {
+    let (head, mut sections) = sections(snapshot);
+    let all: Vec<&str> = sections.values().flatten().copied().collect();
+    let own = sections.remove(scenario).unwrap_or_default();
+    let points = reached.points.iter().map(|(point, runs)| (format!("point {point:?}"), runs));
+    let log_points = reached.log_points.iter().map(|(point, runs)| (format!("log {point:?}"), runs));
+    let faults = reached.faults.iter().map(|(kind, runs)| (format!("fault {kind}"), runs));
+    let is_kept = |line: &str| own.contains(&line) || !all.contains(&line);
+    let lines =
+        points.chain(log_points).chain(faults).filter(|(line, runs)| **runs >= RUNS_MIN || is_kept(line));
+    let mut lines: Vec<String> = lines.map(|(line, _)| line).collect();
+    lines.sort();
+    sections.insert(scenario, lines.iter().map(String::as_str).collect());
+    let sections = sections.iter().map(|(name, lines)| format!("\n[{name}]\n{}\n", lines.join("\n")));
+    head.to_owned() + &sections.collect::<String>()
+}
 
-promises!(
-    SALVAGE,
-    [RestartDecided, ViewLearned, LogFetched],
-    ["deaths during the restart", "join", "leave", "loss of the end of a log", "suspicion"]
-);
+/// Returns the text in front of the first section of a snapshot, and the lines of each section.
+fn sections(snapshot: &str) -> (&str, BTreeMap<&str, Vec<&str>>) {
+    let mut parts = snapshot.split("\n[");
+    let head = parts.next().unwrap_or_default();
+    let section = |part| str::split_once(part, "]\n");
+    let sections = parts.filter_map(section);
+    (head, sections.map(|(name, lines)| (name, lines.trim_end().lines().collect())).collect())
+}
 
-promises!(
-    RDMC,
-    [TransferFailed, TransferResumed, OfferTaken],
-    ["crash before a post", "pause at a time", "slow link"]
-);
+/// The snapshot of this build.
+pub const SNAPSHOT: &str = include_str!("promises.txt");
+/// What fewer runs reach may be missed after any change.
+const RUNS_MIN: u64 = 10;
 
-promises!(
-    GENUINE,
-    [
-        Admitted,
-        JoinUntaken,
-        CandidateUntaken,
-        GenuineResent,
-        GenuineKnown,
-        GenuineDropped,
-        GenuineInState,
-        GenuineKept,
-        GenuineFlushed,
-        GenuineOut,
-        GenuineLogAwaited,
-        GenuineLogAsked,
-        GenuineQuorumLost,
-        GenuineShardLost,
-        GenuineStateLost,
-        UpdateAppliedBefore,
-        ReplyAskedElsewhere,
-        ReplyLost,
-        GenuineLeft,
-        GenuineExcluded,
-        WaitEnded,
-        WaitJoined,
-        WaitLacksLog,
-        WaitsForCopies,
-        EchoDropped
-    ],
-    [
-        "counted words",
-        "crash at a time",
-        "crash before a post",
-        "eight shards",
-        "hybrid clock",
-        "wrong clocks",
-        "join",
-        "follower that stalls",
-        "late request for the state",
-        "leave",
-        "majority",
-        "member of no shard",
-        "partition",
-        "pause at a time",
-        "shards without states",
-        "slow link",
-        "suspicion"
-    ]
-);
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-promises!(
-    GENUINE_LARGE,
-    [
-        WedgedByAccusation,
-        CutByCover,
-        ProposedNew,
-        Decided,
-        DecisionTakenOver,
-        SignWhileOpening,
-        ExpressTaken,
-        GenuineResent,
-        GenuineKnown,
-        GenuineDropped,
-        GenuineFlushed,
-        GenuineLogAwaited,
-        GenuineLogAsked
-    ],
-    [
-        "as many shards as there may be",
-        "crash at a time",
-        "majority",
-        "shard of more than 64 members",
-        "shards without states",
-        "slow link"
-    ]
-);
+    #[test]
+    fn each_scenario_has_a_section() {
+        let names: Vec<_> = crate::scenarios().iter().map(|scenario| scenario.name()).collect();
+        let (_, sections) = sections(SNAPSHOT);
+        assert!(sections.keys().all(|name| names.contains(name)), "{names:?}");
+        assert!(names.iter().all(|name| sections.contains_key(name)), "{names:?}");
+    }
 
-promises!(
-    REPLICA,
-    [
-        Admitted,
-        AccusedSilent,
-        BackFromPause,
-        WedgedByAccusation,
-        WedgedByJoin,
-        WedgedByLeave,
-        WedgedByNews,
-        CutUnclear,
-        CutByCover,
-        ProposedNew,
-        ProposedEarlier,
-        EchoedAgain,
-        Decided,
-        DecisionTakenOver,
-        DecisionUnheard,
-        LeaverHeldBack,
-        StoppedAsMinority,
-        StoppedAccused,
-        SignAfterDecision,
-        SignWhileOpening,
-        ExcludedShort,
-        ExcludedWhole,
-        Left,
-        LeftSubgroup,
-        Resent,
-        TrimmedOff,
-        StableDelivered,
-        NullsSent,
-        ExpressTaken,
-        WordsFreed,
-        PullReleased,
-        StateAskedAgain,
-        StateRefused,
-        KeptApplied,
-        KeptSkipped,
-        StateUnwanted,
-        StateLost,
-        UpdateRepeated,
-        SessionForgotten,
-        UpdatesTogether,
-        UpdatesUnderWay,
-        MemberChanged,
-        MemberSilent,
-        UpdateGivenUp,
-        SentInNewSession,
-        QueryWaited,
-        StateWaited,
-        ProviderSilent
-    ],
-    [
-        "clocks of different rates",
-        "clients",
-        "clients with many updates under way",
-        "connections that break",
-        "crash at a time",
-        "crash before a post",
-        "few bytes kept",
-        "few sessions",
-        "heal",
-        "join",
-        "leave",
-        "no partition safety",
-        "partition",
-        "pause at a time",
-        "shards that move",
-        "slow link",
-        "state provider that hangs",
-        "suspicion"
-    ]
-);
-
-promises!(
-    JOIN,
-    [
-        AccusedSilent,
-        Admitted,
-        BackFromPause,
-        CandidateGone,
-        CandidateLate,
-        CutByCover,
-        CutUnclear,
-        Decided,
-        DecisionTakenOver,
-        DecisionUnheard,
-        ExcludedWhole,
-        JoinDeferred,
-        JoinGivenUp,
-        JoinRedirected,
-        JoinedAgain,
-        JoinerOrphaned,
-        JoinerRemoved,
-        JoinerOutdated,
-        JoinerLostEarly,
-        Left,
-        LinkClosed,
-        LinkExpired,
-        LinkMissing,
-        LinkReported,
-        LinkTriedAgain,
-        NumbersRenewed,
-        ProposedNew,
-        SignAfterDecision,
-        SignWhileOpening,
-        StoppedAccused,
-        StoppedAsMinority,
-        WedgedByAccusation,
-        WedgedByCount,
-        WedgedByJoin,
-        WedgedByLeave,
-        WedgedByNews,
-    ],
-    [
-        "clocks of different rates",
-        "contact that is not there",
-        "crash at a time",
-        "crash of the first leader",
-        "cut at a time",
-        "few numbers in a view",
-        "join",
-        "late request",
-        "leader that ends with its candidate",
-        "leave",
-        "link under a foreign number",
-        "lost request",
-        "member that rejoins",
-        "pause at a time",
-        "rank of another",
-        "views of high numbers",
-    ]
-);
-
-pub(crate) const LOG: Promises = Promises {
-    points: &[],
-    log_points: LogPoint::ALL,
-    faults: &[
-        "append while the disk is full",
-        "backup while the log is written",
-        "bits that rot",
-        "block that cannot be read",
-        "checkpoints that are lost",
-        "crash at an operation",
-        "crash between operations",
-        "log that begins anew",
-        "read that rots",
-        "segment of another copy of the folder",
-        "settled before the crash",
-        "wanted versions",
-        "write cut short",
-        "write that fails",
-        "write that goes elsewhere",
-        "write that is lost",
-    ],
-};
-
-promises!(
-    ENDS,
-    [
-        EndBallotLed,
-        EndLeadLost,
-        EndProposed,
-        EndEchoTakenOver,
-        EndAcceptanceTakenOver,
-        EndVoteDropped,
-        EndNeedLowered,
-        EndCopiesMissing,
-        EndHolderKept,
-        EndShardGivenUp,
-    ],
-    [
-        "outage of all links",
-        "partition",
-        "member cut off",
-        "strike after a step",
-        "death",
-        "member that leaves",
-        "false accusation",
-        "connection lost in the view",
-        "process that joins",
-        "durable shard",
-        "shard with a majority for quorum",
-        "shards that move",
-    ]
-);
+    #[test]
+    fn an_update_adds_what_is_reached_often_and_removes_what_is_not_reached() {
+        let coverage = |points: &[(Point, u64)]| Coverage {
+            points: points.iter().copied().collect(),
+            faults: [("join", 3)].into(),
+            ..Coverage::default()
+        };
+        let snapshot = "Head.\n\n[a]\nfault join\npoint Admitted\npoint Decided\n\n[b]\npoint NullsSent\n";
+        let reached = coverage(&[(Point::Admitted, 1), (Point::NullsSent, 9), (Point::WordsFreed, 1)]);
+        let expected = "Head.\n\n[a]\nfault join\npoint Admitted\npoint WordsFreed\n\n[b]\npoint NullsSent\n";
+        assert_eq!(updated(snapshot, "a", &reached), expected);
+        let reached = coverage(&[(Point::NullsSent, 10)]);
+        assert_eq!(updated(snapshot, "c", &reached), format!("{snapshot}\n[c]\npoint NullsSent\n"));
+    }
+}

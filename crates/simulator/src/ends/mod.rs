@@ -38,7 +38,6 @@ mod world;
 
 pub use plan::{EndsEvent, EndsFault, EndsLayout, EndsLinks, EndsMix, EndsPlan, EndsShard};
 
-use crate::coverage;
 use crate::run::{PlannedScenario, RunOutcome};
 
 /// The scenario.
@@ -48,7 +47,6 @@ pub const SCENARIO: PlannedScenario<EndsPlan> = PlannedScenario {
     draw: EndsPlan::draw,
     run,
     faults: EndsPlan::faults,
-    promises: coverage::ENDS,
 };
 
 /// What has happened in runs.

@@ -22,7 +22,6 @@ pub mod steps;
 
 pub use plan::GenuinePlan;
 
-use crate::coverage;
 use crate::run::{PlannedScenario, RunOutcome};
 
 /// The scenario.
@@ -32,7 +31,6 @@ pub const SCENARIO: PlannedScenario<GenuinePlan> = PlannedScenario {
     draw: GenuinePlan::draw,
     run,
     faults: GenuinePlan::faults,
-    promises: coverage::GENUINE,
 };
 
 /// The scenario in large groups.
@@ -42,7 +40,6 @@ pub const LARGE: PlannedScenario<GenuinePlan> = PlannedScenario {
     draw: GenuinePlan::draw_large,
     run,
     faults: GenuinePlan::faults,
-    promises: coverage::GENUINE_LARGE,
 };
 
 /// Runs a plan, keeping the latest `trace_records_max` happenings.

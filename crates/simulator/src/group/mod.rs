@@ -33,7 +33,6 @@ use app::SendersOnly;
 use squall_fabric::Instant;
 use squall_fabric::sim::Prng;
 
-use crate::coverage;
 use crate::restart::RestartRemains;
 use crate::run::{PlannedScenario, RunOutcome};
 
@@ -44,7 +43,6 @@ pub const SCENARIO: PlannedScenario<GroupPlan> = PlannedScenario {
     draw: GroupPlan::draw,
     run,
     faults: GroupPlan::faults,
-    promises: coverage::GROUP,
 };
 
 /// The same on one host, where a member sees that another one is dying before it loses it.
@@ -54,7 +52,6 @@ pub const DYING: PlannedScenario<GroupPlan> = PlannedScenario {
     draw: |seed| GroupPlan { dies_visibly: true, early_sight: true, ..GroupPlan::draw(seed) },
     run,
     faults: GroupPlan::faults,
-    promises: coverage::DYING,
 };
 
 /// Runs a plan, keeping the latest `trace_records_max` happenings.

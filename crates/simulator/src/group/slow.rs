@@ -22,7 +22,6 @@ use super::limits::CounterLimits;
 use super::plan::GroupPlan;
 use super::program::{GroupScene, NodeProgram, RunChecks};
 use super::{GroupCluster, NodeFate};
-use crate::coverage;
 use crate::explain::Shrink;
 use crate::run::{PlannedScenario, RunOutcome, Violation};
 
@@ -33,7 +32,6 @@ pub const SCENARIO: PlannedScenario<SlowPlan> = PlannedScenario {
     draw: SlowPlan::draw,
     run,
     faults: SlowPlan::faults,
-    promises: coverage::SLOW,
 };
 
 /// One run.

@@ -15,7 +15,6 @@ mod recorder;
 
 pub use plan::{JoinEvent, JoinPlan};
 
-use crate::coverage;
 use crate::run::{PlannedScenario, RunOutcome};
 
 /// The scenario.
@@ -25,7 +24,6 @@ pub const SCENARIO: PlannedScenario<JoinPlan> = PlannedScenario {
     draw: JoinPlan::draw,
     run,
     faults: JoinPlan::faults,
-    promises: coverage::JOIN,
 };
 
 /// Runs a plan, keeping the latest `trace_records_max` happenings.

@@ -19,7 +19,6 @@ use std::fmt;
 use squall_fabric::sim::{Prng, Rule, RuleTrigger, Verdict};
 use squall_fabric::{Duration, Instant};
 
-use crate::coverage;
 use crate::explain::Shrink;
 use crate::run::{PlannedScenario, RunOutcome, Violation};
 
@@ -37,7 +36,6 @@ pub const SCENARIO: PlannedScenario<LargeCase> = PlannedScenario {
     },
     run: LargeCase::run,
     faults: LargeCase::faults,
-    promises: coverage::LARGE,
 };
 
 /// The scenario of groups whose members notice losses late, from the fabric or by silence.
@@ -47,7 +45,6 @@ pub const MEDIUM: PlannedScenario<LargeCase> = PlannedScenario {
     draw: LargeCase::draw_medium,
     run: LargeCase::run,
     faults: LargeCase::faults,
-    promises: coverage::MEDIUM,
 };
 
 /// What happens in a group.

@@ -25,7 +25,6 @@ mod rest;
 
 pub use plan::{LifeFault, LogLife, LogPlan, RestFault};
 
-use crate::coverage;
 use crate::run::{PlannedScenario, RunOutcome};
 
 /// The scenario.
@@ -35,7 +34,6 @@ pub const SCENARIO: PlannedScenario<LogPlan> = PlannedScenario {
     draw: LogPlan::draw,
     run,
     faults: LogPlan::faults,
-    promises: coverage::LOG,
 };
 
 /// Runs a plan, keeping the latest `trace_records_max` happenings.

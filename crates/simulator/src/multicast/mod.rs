@@ -12,7 +12,6 @@ use squall_fabric::sim::{CostModel, SimConfig};
 pub use plan::MulticastPlan;
 pub(crate) use plan::draw_piece_bytes;
 
-use crate::coverage;
 use crate::run::{PlannedScenario, RunOutcome};
 
 /// The scenario.
@@ -22,7 +21,6 @@ pub const SCENARIO: PlannedScenario<MulticastPlan> = PlannedScenario {
     draw: MulticastPlan::draw,
     run,
     faults: MulticastPlan::faults,
-    promises: coverage::MULTICAST,
 };
 
 /// Runs a plan, and keeps the latest `trace_records_max` events.

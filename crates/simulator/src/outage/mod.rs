@@ -12,7 +12,6 @@ use squall_fabric::sim::{Prng, Rule, RuleTrigger, Verdict};
 use squall_fabric::{Duration, Instant};
 use squall_protocols::membership::RankSet;
 
-use crate::coverage;
 use crate::explain::Shrink;
 use crate::group::{FOR_EVER, GroupPlan, NodeFate, run_to_fates};
 use crate::run::{PlannedScenario, RunOutcome, Violation};
@@ -24,7 +23,6 @@ pub const SCENARIO: PlannedScenario<OutagePlan> = PlannedScenario {
     draw: OutagePlan::draw,
     run,
     faults: OutagePlan::faults,
-    promises: coverage::OUTAGE,
 };
 
 /// How paths come back.

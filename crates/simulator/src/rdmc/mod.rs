@@ -19,7 +19,7 @@ use squall_fabric::Instant;
 pub use plan::RdmcPlan;
 pub use prediction::{MulticastPrediction, PaperMachines, predict};
 
-use crate::coverage::{self, rule_kinds};
+use crate::coverage::rule_kinds;
 use crate::run::{PlannedScenario, RunOutcome, Violation};
 use cluster::RdmcCluster;
 
@@ -30,7 +30,6 @@ pub const SCENARIO: PlannedScenario<RdmcPlan> = PlannedScenario {
     draw: RdmcPlan::draw,
     run,
     faults: |plan| rule_kinds(&plan.rules),
-    promises: coverage::RDMC,
 };
 
 /// Runs a plan, and keeps the latest `trace_records_max` events.

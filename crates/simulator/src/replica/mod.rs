@@ -34,7 +34,6 @@ use history::UpdateHistory;
 use member::ReplicaMember;
 use shared::SharedRun;
 
-use crate::coverage;
 use crate::group::{GroupCluster, GroupScene, RunChecks};
 use crate::run::{PlannedScenario, RunOutcome, Violation};
 
@@ -45,7 +44,6 @@ pub const SCENARIO: PlannedScenario<ReplicaPlan> = PlannedScenario {
     draw: ReplicaPlan::draw,
     run,
     faults: ReplicaPlan::faults,
-    promises: coverage::REPLICA,
 };
 
 /// Runs a plan, keeping the latest `trace_records_max` happenings.

@@ -27,7 +27,6 @@ mod world;
 pub(crate) use checks::RestartRemains;
 pub use plan::{RestartEvent, RestartLayout, RestartPlan, RestartStrike, TailDamage};
 
-use crate::coverage;
 use crate::run::{PlannedScenario, RunOutcome};
 
 /// The scenario.
@@ -37,7 +36,6 @@ pub const SCENARIO: PlannedScenario<RestartPlan> = PlannedScenario {
     draw: RestartPlan::draw,
     run,
     faults: RestartPlan::faults,
-    promises: coverage::RESTART,
 };
 
 /// Runs a plan, keeping the latest `trace_records_max` happenings.

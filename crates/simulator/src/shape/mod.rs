@@ -27,7 +27,6 @@ use squall_fabric::{Duration, Instant};
 use squall_protocols::group::GroupEnd;
 use squall_protocols::membership::StopReason;
 
-use crate::coverage;
 use crate::explain::Shrink;
 use crate::group::{self, GroupPlan, MEMBERS_MAX, NodeFate};
 use crate::run::{PlannedScenario, RunOutcome, Violation};
@@ -39,7 +38,6 @@ pub const SCENARIO: PlannedScenario<ShapeCase> = PlannedScenario {
     draw,
     run: ShapeCase::run,
     faults: ShapeCase::faults,
-    promises: coverage::SHAPE,
 };
 
 /// The number of nodes that join in a storm.

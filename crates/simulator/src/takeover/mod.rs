@@ -19,7 +19,6 @@ pub use step::TakeoverStep;
 use squall_fabric::sim::{Prng, Rule, RuleTrigger, Verdict};
 use squall_fabric::{Duration, Instant};
 
-use crate::coverage;
 use crate::group::{self, GroupPlan};
 use crate::run::PlannedScenario;
 
@@ -30,7 +29,6 @@ pub const SCENARIO: PlannedScenario<GroupPlan> = PlannedScenario {
     draw,
     run: group::run,
     faults: GroupPlan::faults,
-    promises: coverage::TAKEOVER,
 };
 
 /// The plan of `seed`: a case, perhaps some paths that are slow, and up to three leaders that die at one of their posts;
