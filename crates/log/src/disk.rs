@@ -126,7 +126,7 @@ disk_behind!(
     &D: disk => (**disk),
     std::rc::Rc<D>: disk => (**disk),
     std::sync::Arc<D>: disk => (**disk),
-    Mutex<D>: disk => lock(&disk)
+    Mutex<D>: disk => lock(disk)
 );
 
 /// An operation that failed.

@@ -64,7 +64,7 @@ pub(crate) fn ask_from_inside(request: &WireRequest) -> Result<()> {
 
 fn serve(requests: &mut impl BufRead, replies: &mut impl Write, network: &Mutex<BuiltNetwork>) -> Result<()> {
     while let Some(request) = read_line(requests)? {
-        let mut network = lock(&network);
+        let mut network = lock(network);
         let done = match request {
             WireRequest::Build(_) => Err(anyhow!("it is built")),
             WireRequest::Set { from, to, conditions } => network.set(from, to, conditions),

@@ -248,7 +248,7 @@ fn send(
                 std::thread::sleep(member.pause());
             }
         }
-        let mut ledger = lock(&ledger);
+        let mut ledger = lock(ledger);
         if let Some(failure) = ledger.failure.take() {
             return Err(failure);
         }

@@ -100,7 +100,9 @@ impl EndsWorld<'_> {
     pub(super) fn sees_death(&mut self, slot: usize, rank: usize) -> bool {
         let view = self.processes[slot].view;
         let other = self.views[view].slot(rank);
-        let is_dead = !self.is_alive(view, rank) || self.processes[other].is_restarted;
+        // One that has restarted in the view before enters this one whole.
+        let has_restarted = self.processes[other].is_restarted && self.processes[other].view == view;
+        let is_dead = !self.is_alive(view, rank) || has_restarted;
         if self.processes[slot].dead.contains(rank) {
             return true;
         }

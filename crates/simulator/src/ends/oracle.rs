@@ -210,6 +210,10 @@ impl EndsWorld<'_> {
 
     fn on_position(&mut self, slot: usize, view: usize, shard: usize, place: usize, at: usize) {
         let sent = self.views[view].sent[shard][place];
+        // Members that the others take for lost may deliver between themselves what is given up.
+        if self.views[view].decided.as_ref().is_some_and(|value| value.given_up[shard]) {
+            return;
+        }
         if let Some(value) = self.views[view].decided.clone()
             && value.trims[shard].get(sent.column).is_none_or(|trim| sent.count > *trim)
         {

@@ -49,7 +49,7 @@ impl RecordKeys {
         match self {
             Self::Own(keys) => act(keys),
             Self::Shared(keys) => {
-                let mut keys: MutexGuard<'_, _> = lock(&keys);
+                let mut keys: MutexGuard<'_, _> = lock(keys);
                 act(&mut keys)
             }
         }
