@@ -1,5 +1,5 @@
 //! The direction of dependencies: the figures in ARCHITECTURE.md against what cargo knows of the crates, and against
-//! what the files of `protocols` name.
+//! what the files of `protocols` and `squall` name.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -72,12 +72,13 @@ fn short(name: &str) -> &str {
     name.strip_prefix("squall-").unwrap_or(name)
 }
 
-/// The uses between the modules of `protocols`, each with the place where it is.
-pub(crate) fn edges_inside_protocols(figure: &Figure, files: &[SourceFile]) -> Vec<(Edge, String)> {
+/// The uses between the modules of the crate in `crates/FOLDER` that a figure shows, each with the place where it is.
+pub(crate) fn edges_inside(folder: &str, figure: &Figure, files: &[SourceFile]) -> Vec<(Edge, String)> {
+    let sources = format!("crates/{folder}/src/");
     let names: BTreeSet<&str> = figure.iter().flat_map(|edge| [&*edge.from, &*edge.to]).collect();
     let mut edges = Vec::new();
     for file in files {
-        let Some(rest) = file.path.strip_prefix("crates/protocols/src/") else { continue };
+        let Some(rest) = file.path.strip_prefix(&sources) else { continue };
         let module = rest.split(['/', '.']).next().unwrap_or(rest);
         let code = file.code();
         for name in names.iter().filter(|name| names.contains(module) && **name != module) {
@@ -164,7 +165,7 @@ fn uses_inside_protocols_are_found() {
         ),
         SourceFile::new("crates/squall/src/sst.rs", "use crate::multicast::Window;"),
     ];
-    let found = edges_inside_protocols(&figure, &files);
+    let found = edges_inside("protocols", &figure, &files);
     let expected = [
         (edge("sst", "multicast"), "crates/protocols/src/sst/row.rs:2: "),
         (edge("multicast", "sst"), "crates/protocols/src/multicast.rs:1: "),

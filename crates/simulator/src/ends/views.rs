@@ -308,6 +308,11 @@ impl EndsWorld<'_> {
         let is_durable = self.views[0].view.is_durable();
         let is_same = is_durable && old.mode != EndsMode::Outside;
         self.note(slot, || format!("starts, as the same acceptor: {is_same}"));
+        // It hears the latest report of each other process again.
+        let latest = |other: usize| self.processes[other].sent_reports.len().saturating_sub(1);
+        let mut read_reports = old.read_reports;
+        (0..self.processes.len())
+            .for_each(|other| read_reports[other] = read_reports[other].min(latest(other)));
         let mut process = EndsProcess {
             is_up: true,
             starts: old.starts + 1,
@@ -318,7 +323,7 @@ impl EndsWorld<'_> {
             rows: old.rows.clone(),
             visible: old.visible,
             sent_reports: old.sent_reports.clone(),
-            read_reports: old.read_reports,
+            read_reports,
             seen: vec![super::process::no_row(); self.processes.len()],
             latest: vec![None; self.processes.len()],
             heard: [0; SLOTS_MAX],
