@@ -70,7 +70,7 @@ const CAUGHT: &[(EndMutation, u64)] = &[
     (EndMutation::PromiseUnwedged, 333),
     (EndMutation::DecideByOneVote, 162),
     (EndMutation::IgnoreBallotVotes, 172),
-    (EndMutation::BreakPromise, 500),
+    (EndMutation::BreakPromise, 2_031),
     (EndMutation::MoveFromHolders, 5),
     (EndMutation::SpareLastHolder, 105),
     (EndMutation::ForgetFloor, 1),

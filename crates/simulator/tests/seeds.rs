@@ -54,7 +54,9 @@ fn groups_hold_under_the_adversary() {
 /// In the scenario of ends:
 /// - 49001602, 49001854: a member of a durable shard without a holder left, and what was before the view with it.
 /// - 49003467: one that died while it was leaving did not return, and with it its log.
-/// - 49001769: one that had returned with its register still counted as dead.
+/// - 49001769, 49015777: one that had returned with its register still counted as dead.
+/// - 49013923: a process that had started again heard no report that had been sent before.
+/// - 49042764: members delivered between themselves what was given up, and the checker counted it.
 ///
 /// In the scenario of takeovers:
 /// - 71043, 78589: a member that had left learned of it late, lost the others and decided alone what is delivered.
@@ -73,7 +75,7 @@ fn seeds_that_have_found_something_hold() {
     for seed in [49_005_172, 49_021_858] {
         assert_eq!(replica::SCENARIO.run(seed).violation, None, "seed {seed}");
     }
-    for seed in [49_001_602, 49_001_769, 49_001_854, 49_003_467] {
+    for seed in [49_001_602, 49_001_769, 49_001_854, 49_003_467, 49_013_923, 49_015_777, 49_042_764] {
         assert_eq!(ends::SCENARIO.run(seed).violation, None, "seed {seed}");
     }
     for seed in [71_043, 78_589] {

@@ -210,8 +210,10 @@ impl EndsWorld<'_> {
 
     fn on_position(&mut self, slot: usize, view: usize, shard: usize, place: usize, at: usize) {
         let sent = self.views[view].sent[shard][place];
-        // Members that the others take for lost may deliver between themselves what is given up.
-        if self.views[view].decided.as_ref().is_some_and(|value| value.given_up[shard]) {
+        // Members that learn later that the shard was given up may deliver what is lost with it.
+        let gives_up =
+            |state: &EndsViewState| state.decided.as_ref().is_some_and(|value| value.given_up[shard]);
+        if self.views[view..].iter().any(gives_up) {
             return;
         }
         if let Some(value) = self.views[view].decided.clone()
