@@ -42,7 +42,7 @@ fn named<P: Copy + Debug>(all: &[P], name: &str) -> P {
     *found.unwrap_or_else(|| panic!("promises.txt has {name}, and there is no such point"))
 }
 
-/// Returns a snapshot with what runs of a scenario have reached now: what at least [`RUNS_MIN`] of them have, and what one has if it
+/// Returns a snapshot with what runs of a scenario have reached now: what at least `RUNS_MIN` of them have, and what one has if it
 /// was promised before, or if no scenario promises it.
 #[must_use]
 pub fn updated(snapshot: &str, scenario: &str, reached: &Coverage) -> String {
