@@ -81,6 +81,8 @@
 //! 8. *Moves of shards in memory* (no page): as durable ones \[K19\].
 //! 9. *Content out of reach* (W14; seed 148, and the one partial run of the page): the longest log is at a member that is heard no more, so no
 //!    other can vote for the trim that its answer gave, and all waited for it. A member that lacks content still leads when its time comes.
+//! 10. *A leaver of a durable shard without a whole member* (A9 spares it, as others have a log of this view; seeds 49001602, 49001854): it may be
+//!     the only one with an earlier view. It stays until a member that stays holds the state.
 //!
 //! # What this is to replace
 //! In `membership/`: `stop.rs` becomes [`no_way_back`]; `earlier_proposal`, `new_proposal`, `trim`, `orphan` and `tally` become [`live_proposal`] and

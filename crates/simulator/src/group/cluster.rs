@@ -329,13 +329,20 @@ impl<S: GroupScene> GroupCluster<S> {
 
     fn check_end(&self) -> Result<(), Violation> {
         self.check_stops()?;
-        let lives = |node: u32| self.all.processes.get(node as usize).is_some_and(|of| self.all.lives(of));
-        if !self.plan.may_waver(lives) {
+        if !self.plan.may_waver(&self.newest_members()) {
             self.check_one_view()?;
             self.check_leavers()?;
             self.check_complete()?;
         }
         self.check_healthy()
+    }
+
+    /// Returns the places of the members of the newest view, whether they wait in it or not, that live.
+    fn newest_members(&self) -> Vec<u32> {
+        let alive = || self.all.processes.iter().filter(|process| self.all.lives(process));
+        let newest = alive().filter_map(|process| process.view()).max_by_key(|view| view.id);
+        let is_in = |node| newest.is_some_and(|view| view.rank(node).is_some());
+        alive().filter(|process| is_in(process.node())).map(|process| process.place).collect()
     }
 
     /// \[V10\] The healthy members are in the last view, and have nothing more to do.

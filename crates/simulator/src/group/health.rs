@@ -126,11 +126,12 @@ impl GroupPlan {
         slow.fold(broken | self.parted(), |all, [from, to]| all | 1 << from | 1 << to)
     }
 
-    /// Whether two of the nodes that live have a path that is slower than they wait for signs of life: they find each other again and
-    /// again, and lose each other as often, unless the others continue without them.
-    pub(super) fn may_waver(&self, lives: impl Fn(u32) -> bool) -> bool {
+    /// Whether the last two `members` of a view have a path that is slower than they wait for signs of life: they find each other again
+    /// and again, and lose each other as often. Where there are more, the others continue without one of the two.
+    pub(super) fn may_waver(&self, members: &[u32]) -> bool {
         let wavers = |extra| self.suspicion_after.is_some_and(|after| extra >= after);
-        self.slow_pairs(wavers).any(|pair| pair.into_iter().all(&lives))
+        members.len() == 2
+            && self.slow_pairs(wavers).any(|pair| pair.into_iter().all(|node| members.contains(&node)))
     }
 
     fn slow_pairs(&self, is_slow: impl Fn(Duration) -> bool) -> impl Iterator<Item = [u32; 2]> {
