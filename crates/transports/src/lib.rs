@@ -14,6 +14,7 @@ mod clock;
 pub mod composite;
 pub mod http;
 pub mod log;
+pub mod pacing;
 mod pages;
 mod peer_process;
 mod reserved;

@@ -9,7 +9,7 @@ use serde::Serialize;
 use squall::Config;
 use squall::config::{Address, Transport, VerbsSettings};
 use squall_harness::terminal::{CommandVerdict, output, units};
-use squall_transports::{shm, verbs};
+use squall_transports::{pacing, shm, verbs};
 
 use crate::doctor::devices::{self, DeviceReport};
 use crate::doctor::disk::{self, DiskReport};
@@ -67,6 +67,8 @@ struct Report {
     no_shared_memory: Option<String>,
     /// Why this process cannot read the memory of others, if it cannot.
     no_reading: Option<String>,
+    /// The congestion control of this system, if it paces: what connections have on paths that are long or lose packets.
+    pacing: Option<&'static str>,
     /// What the tests on the chosen device found.
     axioms: Vec<AxiomReport>,
     /// Of the folder for logs, if there is one.
@@ -102,6 +104,7 @@ pub(crate) fn run(arguments: &DoctorArguments) -> Result<CommandVerdict> {
         memory_lock_bytes_max: devices::memory_lock_bytes_max(),
         no_shared_memory: shm::check().err().map(|why| why.to_string()),
         no_reading: shm::can_read_processes().err().map(|why| why.to_string()),
+        pacing: pacing::pacing_default(),
         axioms,
         disk: storage.map(|folder| disk::examine(&folder)),
         peers: Vec::new(),
@@ -144,6 +147,11 @@ fn print(report: &Report) {
     }
     for device in &report.devices {
         output::line(format_args!("device           {device}"));
+    }
+    if let Some(control) = report.pacing {
+        output::line(format_args!(
+            "TCP              is not paced, but by {control} on paths of over 1 ms and where packets are lost"
+        ));
     }
     let limit = match report.memory_lock_bytes_max {
         None => "no limit".to_owned(),

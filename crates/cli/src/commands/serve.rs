@@ -56,6 +56,7 @@ pub(crate) fn run(arguments: &ServeArguments) -> Result<CommandVerdict> {
     let (host, port) = host_and_port(&arguments.listen, arguments.port);
     let listener =
         TcpListener::bind((host, port)).with_context(|| format!("cannot listen at {host} port {port}"))?;
+    squall_transports::pacing::unpace(&listener);
     tracing::info!("serving {} at {}", arguments.folder.display(), listener.local_addr()?);
     let entrance = Arc::new(CopyHost::new(secret, device(arguments.device.as_deref()), folder)?);
     let (sender, ended) = channel();

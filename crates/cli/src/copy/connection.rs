@@ -11,7 +11,7 @@ use rustix::net::sockopt;
 use serde::{Serialize, de::DeserializeOwned};
 use squall::config::Secret;
 use squall_harness::lines::write_line;
-use squall_transports::bootstrap::ProofError;
+use squall_transports::bootstrap::{ProofError, connect_within};
 use squall_transports::session::{CallerKind, ConnectionEnds, PeerStream, Proof, SealedHalf, SessionKeys};
 
 use super::deadline::DeadlineStream;
@@ -153,7 +153,7 @@ fn connect(host: &str, port: u16) -> Result<TcpStream> {
     let mut last = None;
     let addresses = (host, port).to_socket_addrs().with_context(|| format!("cannot find the host {host}"))?;
     for address in addresses {
-        match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
+        match connect_within(address, CONNECT_TIMEOUT) {
             Ok(stream) => return Ok(stream),
             Err(error) => last = Some(error),
         }

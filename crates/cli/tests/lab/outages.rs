@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use squall_fabric::atomics::{AtomicBool, Ordering};
-use squall_harness::lab::{HostPlan, Lab, LabPlan, LinkConditions};
+use squall_harness::lab::{HostPlan, Lab, LabPlan, LinkConditions, Share};
 
 use super::disks::DURABLE;
 use super::programs::{LOG, NodePlan, address, client, start_nodes};
@@ -250,5 +250,40 @@ fn a_short_outage_of_one_member_and_killed_connections_exclude_none() {
         }
     }
     resumes_soon(traffic.await_traffic());
+    traffic.end();
+}
+
+/// Where the default of the system paces: not on a path that loses nothing, again on one that does.
+#[test]
+#[ignore = "needs root, or user namespaces: .ci/run hosts"]
+fn a_path_that_loses_packets_has_the_congestion_control_of_the_system() {
+    let traffic = Traffic::start("pacing");
+    traffic.await_traffic();
+    let default = printed(traffic.lab.command_on(0, "cat").arg("/proc/sys/net/ipv4/tcp_congestion_control"));
+    let (lab, default) = (&traffic.lab, default.trim().to_owned());
+    // The connections of host 0 to host 2, by name of their control.
+    let controls = || {
+        let text = printed(lab.command_on(0, "ss").args([
+            "-Htino",
+            "state",
+            "established",
+            "dst",
+            &address(lab, 2),
+        ]));
+        let words = text.split_whitespace().map(str::to_owned);
+        words.filter(|word| [&default, "reno"].contains(&word.as_str())).collect::<Vec<String>>()
+    };
+    let paces = default.starts_with("bbr");
+    let expected = if paces { "reno" } else { &default };
+    let before = controls();
+    assert!(!before.is_empty() && before.iter().all(|control| control == expected), "{before:?}");
+    for (from, to) in [(0, 2), (2, 0)] {
+        lab.set(Some(from), Some(to), LinkConditions { loss: Share(0.3), ..Default::default() }).unwrap();
+    }
+    await_that("a connection has the default", || controls().contains(&default));
+    for (from, to) in [(0, 2), (2, 0)] {
+        lab.set(Some(from), Some(to), LinkConditions::default()).unwrap();
+    }
+    traffic.await_traffic();
     traffic.end();
 }

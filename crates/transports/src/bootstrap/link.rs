@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,6 +17,7 @@ use super::own_addresses::{host_text, link_local};
 use super::pair::PairedStream;
 use super::relinking::Visitor;
 use super::wire::{WaitLimit, wait};
+use crate::pacing::unpace;
 use crate::peer_process::PeerProcess;
 use crate::session::{ConnectionEnds, PeerStream, SessionKeys};
 
@@ -104,6 +105,7 @@ impl LinkSocket for TcpStream {
     fn bind(address: &Address) -> io::Result<TcpListener> {
         let listener = TcpListener::bind(&socket_addresses(address)?[..])?;
         listener.set_nonblocking(true)?;
+        unpace(&listener);
         Ok(listener)
     }
 
@@ -263,6 +265,16 @@ impl LinkSocket for UnixStream {
     }
 }
 
+/// Connects to an address within some time. The connection is not paced ([`crate::pacing`]).
+///
+/// # Errors
+/// Returns the system's error, or [`ErrorKind::TimedOut`].
+pub fn connect_within(address: SocketAddr, time: Duration) -> io::Result<TcpStream> {
+    let stream = connect_tcp(address, (Instant::now() + time).into())?;
+    stream.set_nonblocking(false)?;
+    Ok(stream)
+}
+
 fn connect_tcp(address: SocketAddr, until: WaitLimit<'_>) -> io::Result<TcpStream> {
     let socket = begin_connect(address)?;
     wait(socket.as_fd(), PollFlags::OUT, until)?;
@@ -275,6 +287,7 @@ pub(super) fn begin_connect(address: SocketAddr) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+    unpace(&socket);
     match rustix::net::connect(&socket, &address) {
         Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),
         Err(error) => Err(error.into()),

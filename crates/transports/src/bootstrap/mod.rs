@@ -62,7 +62,7 @@ pub use self::admission::{
 pub use self::caller::CallError;
 pub use self::calls::{ANSWER_WITHIN, JoinCalls, JoinReply, Joined, ask, join_contacts};
 pub use self::error::BootstrapError;
-pub use self::link::LinkSocket;
+pub use self::link::{LinkSocket, connect_within};
 pub use self::listener::BootstrapListener;
 pub use self::meeting::{ClaimAnswer, LinkSource, MeetingEvent, MeetingPoint};
 pub use self::message::{ClaimFrame, CoordinatorNotice, Refusal, ReleaseFrame};

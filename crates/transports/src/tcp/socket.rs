@@ -10,6 +10,8 @@ use std::time::Duration;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
 use rustix::net::{RecvFlags, SendFlags};
 
+use crate::pacing::{PathWatch, TcpInfo};
+
 /// A piece of memory for the kernel to read or to fill.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
@@ -37,6 +39,7 @@ impl IoPiece {
 #[derive(Debug)]
 pub(super) struct TcpSocket {
     stream: Arc<TcpStream>,
+    path: PathWatch,
 }
 
 impl TcpSocket {
@@ -45,8 +48,8 @@ impl TcpSocket {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
         widen(&stream)?;
-        unpace(&stream);
-        Ok(Self { stream: Arc::new(stream) })
+        let path = PathWatch::new(&stream);
+        Ok(Self { stream: Arc::new(stream), path })
     }
 
     /// Has the kernel end the connection when nothing that was sent has been acknowledged for that long, and send again at least as often: after
@@ -76,7 +79,7 @@ impl TcpSocket {
 
     /// Returns whether its kernel sends in vain.
     pub(super) fn is_silent(&self) -> bool {
-        SentState::of(&self.stream) == SentState::Silent
+        SentState::of(&TcpInfo::of(&self.stream)) == SentState::Silent
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
@@ -85,6 +88,7 @@ impl TcpSocket {
 
     /// Sends some prefix of the bytes; returns its length.
     pub(super) fn send(&self, bytes: &[u8]) -> io::Result<usize> {
+        self.path.on_send(&self.stream);
         Ok(rustix::net::send(&self.stream, bytes, SendFlags::NOSIGNAL)?)
     }
 
@@ -92,6 +96,7 @@ impl TcpSocket {
     /// more is sent, when the peer's kernel sends something, when [`TcpSocket::push`] is called, or after 0.2
     /// s.
     pub(super) fn send_with_more(&self, bytes: &[u8]) -> io::Result<usize> {
+        self.path.on_send(&self.stream);
         Ok(rustix::net::send(&self.stream, bytes, SendFlags::NOSIGNAL | SendFlags::MORE)?)
     }
 
@@ -112,6 +117,7 @@ impl TcpSocket {
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         message.msg_iov = pieces.as_ptr().cast_mut().cast();
         message.msg_iovlen = pieces.len() as _;
+        self.path.on_send(&self.stream);
         let flags = libc::MSG_NOSIGNAL | if more { libc::MSG_MORE } else { 0 };
         // SAFETY: `message` refers to `pieces`, `IoPiece` is an `iovec`, and the caller promises that each is
         // valid; the kernel only reads them.
@@ -154,21 +160,8 @@ pub(super) enum SentState {
 }
 
 impl SentState {
-    pub(super) fn of(stream: &TcpStream) -> Self {
-        // SAFETY: a `tcp_info` of zeros is valid: it has numbers only.
-        let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
-        let mut length = libc::socklen_t::try_from(size_of_val(&info)).expect("some hundred bytes");
-        // SAFETY: `info` is valid for stores of that length, of which the kernel may use a part. If it fails, all is 0: idle.
-        unsafe {
-            libc::getsockopt(
-                stream.as_raw_fd(),
-                libc::IPPROTO_TCP,
-                libc::TCP_INFO,
-                (&raw mut info).cast(),
-                &raw mut length,
-            );
-        }
-        match (info.tcpi_unacked, info.tcpi_retransmits) {
+    pub(super) fn of(info: &TcpInfo) -> Self {
+        match (info.unacknowledged, info.sent_again) {
             (0, _) => Self::Idle,
             (_, 0) => Self::UnderWay,
             _ => Self::Silent,
@@ -190,16 +183,6 @@ fn widen(stream: &TcpStream) -> io::Result<()> {
         rustix::net::sockopt::set_socket_recv_buffer_size(stream, SOCKET_BUFFER_BYTES)?;
     }
     Ok(())
-}
-
-/// Disables pacing within one host, where there is no path capacity to discover, and congestion controls that
-/// pace (BBR is the default of some systems) only add delay. Reno does not pace, and every system allows it.
-/// Failures are ignored: the peer may be dead by now, which the first read detects.
-fn unpace(stream: &TcpStream) {
-    let ends = stream.peer_addr().and_then(|peer| Ok((peer.ip(), stream.local_addr()?.ip())));
-    if ends.is_ok_and(|(peer, own)| peer == own) {
-        let _ = rustix::net::sockopt::set_tcp_congestion(stream, "reno");
-    }
 }
 
 /// The option for the longest time between two attempts to send again, in milliseconds, and the least that it takes.

@@ -13,6 +13,7 @@ use squall_fabric::{Duration, NodeId};
 
 use super::sentinel::{SENTINEL_CALL, SENTINEL_WAIT_MAX};
 use crate::Waker;
+use crate::pacing::{self, TcpInfo};
 use crate::session::PeerStream;
 use crate::tcp::pair::{PairId, ReopenBallot};
 use crate::tcp::socket::{SentState, TcpSocket};
@@ -237,7 +238,11 @@ fn follow_orders(orders: &Receiver<CallsOrder>, caller: &Arc<dyn PeerCaller>, de
                 let mut is_idle = true;
                 watched.retain(|(peer, stream)| {
                     let Some(stream) = stream.upgrade() else { return false };
-                    let flow = SentState::of(&stream);
+                    let info = TcpInfo::of(&stream);
+                    if info.wants_pacing() {
+                        pacing::pace(&stream);
+                    }
+                    let flow = SentState::of(&info);
                     is_idle &= flow == SentState::Idle;
                     if flow == SentState::Silent {
                         desk.send(News::Silent { peer: *peer });
