@@ -193,6 +193,7 @@ def shares(found: dict, columns: list[str]) -> str:
 
 
 def save(folder: pathlib.Path, name: str, about: str, found: dict, columns: list[str]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
     text = f"# Between hosts\n\n{about}\n\n{tables(found, columns)}\n"
     (folder / f"{name}.md").write_text(text, encoding="utf-8")
     (folder / f"{name}.json").write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
