@@ -136,8 +136,8 @@ impl FlightCopy {
     }
 
     /// Returns an event in words, with the names of subgroups instead of their ids.
-    fn words(&self, event: &FlightEvent) -> String {
-        let (FlightEvent::HeldUp(id, _) | FlightEvent::Released(id) | FlightEvent::Trims(id, _)) = event
+    pub(crate) fn words(&self, event: &FlightEvent) -> String {
+        let (FlightEvent::HeldUp(id, ..) | FlightEvent::Released(id) | FlightEvent::Trims(id, _)) = event
         else {
             return event.to_string();
         };

@@ -109,7 +109,7 @@ pub use operate::flight::ask_flight_record;
 pub use operate::inquiry::read_foreign as read_foreign_inquiry;
 pub use operate::inquiry::{
     HeldUpLine, LAGS_MAX, LagLine, LatencyLine, LogLine, MemberLine, MemberStatus, ShardLine, ShardsLine,
-    SubgroupLine, TrafficLine, ViewChangeLine, WindowLine, ask_status,
+    SlowestLine, SubgroupLine, TrafficLine, ViewChangeLine, WindowLine, ask_status,
 };
 pub use operate::{metrics, recovery, trace};
 pub use shared_poller::{PolledBy, SharedPoller};

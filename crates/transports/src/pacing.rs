@@ -2,15 +2,15 @@
 //!
 //! Some systems have a congestion control that paces (BBR) as their default. It spaces out what is sent by a timer of the kernel, and limits
 //! it to the rate that it has measured: good on paths that are long or lose packets, but between processors that share a switch the timer
-//! costs more than the bytes, and bursts that come now and then are measured too low (half of the rate at 8 KiB, docs/results/hosts.md).
+//! costs more than the bytes, and bursts that come occasionally are measured too low (half of the rate at 8 KiB, docs/results/hosts-no-faults.md).
 //!
 //! So, if the default of the system paces, a connection begins with one that does not, Reno ([`unpace`]), and has the default back
 //!
-//! - as soon as it is made, if the packets of the handshake took longer than [`SHORT_TRIP`];
-//! - as soon as something had to be sent again: the sender looks every [`LOOK_EVERY_SENDS`] sends; the thread that looks for silent
+//! - as soon as it is made, if the packets of the handshake took longer than a millisecond for a round trip;
+//! - as soon as something had to be sent again: the sender looks every 16 sends; the thread that looks for silent
 //!   connections (`tcp/reopening`) does while nothing is sent.
 //!
-//! It is one way for a connection: a kernel whose default paces goes on pacing a connection that it has paced. Another default is left as it is.
+//! It is one way for a connection: a kernel whose default paces continues to pace a connection that it has paced. Another default is left as it is.
 
 use std::cell::Cell;
 use std::net::TcpStream;
@@ -138,7 +138,7 @@ impl TcpInfo {
     }
 }
 
-/// A path whose packets take longer there and back is not within a data centre.
+/// A path whose packets have a longer round trip is not within a data centre.
 const SHORT_TRIP_US: u32 = 1_000;
 /// A look takes as long as a small part of one send.
 const LOOK_EVERY_SENDS: u32 = 16;

@@ -60,13 +60,22 @@ pub struct IdleStrategy {
     /// What it decides by; takes what has happened.
     pub budget: IdleBudget,
     waits: ProcessorWaits,
+    /// For how long the thread has waited for a processor, of how long, since that was last judged.
+    waited: (Duration, Duration),
+    lacks_processor: bool,
 }
 
 impl IdleStrategy {
     /// Waits as `limits` says.
     #[must_use]
     pub fn new(limits: IdleLimits) -> Self {
-        Self { budget: IdleBudget::new(limits), waits: ProcessorWaits::default() }
+        let waited = (Duration::ZERO, Duration::ZERO);
+        Self {
+            budget: IdleBudget::new(limits),
+            waits: ProcessorWaits::default(),
+            waited,
+            lacks_processor: false,
+        }
     }
 
     /// Same as [`IdleBudget::next`], for this thread.
@@ -75,8 +84,19 @@ impl IdleStrategy {
             && let Some((waited, of)) = self.waits.since_last()
         {
             self.budget.note_waiting(waited, of);
+            self.waited = (self.waited.0 + waited, self.waited.1 + of);
+            if self.waited.1 >= JUDGED {
+                let (waited, of) = std::mem::take(&mut self.waited);
+                self.lacks_processor = waited >= of / 2;
+            }
         }
         self.budget.next(idle)
+    }
+
+    /// Returns whether this thread has waited for a processor for half of the last tenth of a second, once after each of these.
+    #[inline]
+    pub const fn take_lack_of_processor(&mut self) -> bool {
+        std::mem::replace(&mut self.lacks_processor, false)
     }
 }
 
@@ -106,6 +126,12 @@ impl Runner {
     #[must_use]
     pub const fn parks(&self) -> u64 {
         self.parks
+    }
+
+    /// Same as [`IdleStrategy::take_lack_of_processor`].
+    #[inline]
+    pub const fn take_lack_of_processor(&mut self) -> bool {
+        self.idle.take_lack_of_processor()
     }
 
     /// Polls once, and waits if there was no work. Returns the amount of work done.
@@ -162,6 +188,9 @@ impl Runner {
         work
     }
 }
+
+/// The time over which it is judged whether a thread lacks a processor.
+const JUDGED: Duration = Duration::from_millis(100);
 
 /// After one of this many yields the next poll looks at everything.
 pub const LOOK_AT_ALL: u32 = 16;

@@ -1,6 +1,7 @@
 //! `squall status`: the state of the members, as each reports it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use anyhow::{Result, ensure};
 use clap::Args;
 use serde::Serialize;
 use squall::config::{Address, quantity};
-use squall::{Config, MemberStatus};
+use squall::{Config, MemberStatus, SlowestLine};
 use squall_harness::terminal::{CommandVerdict, PendingNote, output, table};
 
 use crate::census;
@@ -36,8 +37,10 @@ pub(crate) struct StatusArguments {
 
 const EXAMPLES: &str =
     "Any member that answers names the others, which are then asked, too. The exit status is 0 if \
-all members of the latest view answer, messages can flow at all of them, and no subgroup has stalled for longer \
-than --stalled-after because a member takes no messages. The column `held up by` names that member. Of a group with shards, a second \
+all members of the latest view answer, messages can flow at all of them, no subgroup has stalled for longer \
+than --stalled-after because a member takes no messages, and no disk or lack of processors holds one up. The column `held up by` names \
+the member that others wait for, and why: its consumer (its application takes no messages), its disk, its processor (other programs \
+have it), or its link. Of a group with shards, a second \
 table has the messages that each member of a shard has sent and delivered, those that it has not delivered yet (pending), the latest \
 timestamp of its shard (clock), and the ranks of the members for which messages wait there, with their number.
 
@@ -64,10 +67,29 @@ struct Stall {
     seconds: f64,
 }
 
+/// A member that is slow in a subgroup, so that others wait for it for most of the time.
+#[derive(Debug, PartialEq, Serialize)]
+struct SlowMember {
+    subgroup: String,
+    rank: u64,
+    /// `consumer`, `disk`, `link` or `processor`.
+    cause: String,
+    /// Of the last second.
+    percent: u32,
+}
+
+impl SlowMember {
+    /// A link may be long, and a consumer that takes nothing is a stall.
+    fn is_fault(&self) -> bool {
+        ["disk", "processor"].contains(&self.cause.as_str())
+    }
+}
+
 #[derive(Debug, Serialize)]
 struct Report<'a> {
     members: &'a [Line],
     stalls: &'a [Stall],
+    slow: &'a [SlowMember],
     well: bool,
 }
 
@@ -90,16 +112,17 @@ pub(crate) fn run(arguments: &StatusArguments) -> Result<CommandVerdict> {
     }
     let lines: Vec<Line> = lines.into_values().collect();
     let stalls = stalls(&lines);
-    let well =
-        is_well(&lines) && stalls.iter().all(|stall| stall.seconds < arguments.stalled_after.as_secs_f64());
+    let slow = slow_members(&lines);
+    let has_stalled = |stall: &Stall| stall.seconds >= arguments.stalled_after.as_secs_f64();
+    let well = is_well(&lines) && !stalls.iter().any(has_stalled) && !slow.iter().any(SlowMember::is_fault);
     if arguments.json {
-        output::json(&Report { members: &lines, stalls: &stalls, well })?;
+        output::json(&Report { members: &lines, stalls: &stalls, slow: &slow, well })?;
     }
     let is_answered = lines.iter().any(|line| line.status.is_some());
     // The reasons say what to do: start a member, or compare the secrets.
     ensure!(is_answered, "{}", reasons(&lines));
     if !arguments.json {
-        print(&lines, &stalls);
+        print(&lines, &stalls, &slow);
     }
     Ok(if well { CommandVerdict::Good } else { CommandVerdict::Bad })
 }
@@ -132,8 +155,33 @@ fn stalls(lines: &[Line]) -> Vec<Stall> {
     longest.into_iter().filter(|(_, millis)| *millis >= SHOWN_MILLIS).map(stall).collect()
 }
 
+/// Which member is slow in which subgroup, and why, as the member reports that waits for it the most.
+fn slow_members(lines: &[Line]) -> Vec<SlowMember> {
+    let mut most: BTreeMap<(&str, u64), &SlowestLine> = BTreeMap::new();
+    for status in lines.iter().filter_map(|line| line.status.as_ref()) {
+        for subgroup in &status.subgroups {
+            let Some(slowest) = subgroup.slowest.as_ref().filter(|slowest| slowest.percent >= SHOWN_PERCENT)
+            else {
+                continue;
+            };
+            let known = most.entry((&subgroup.name, slowest.rank)).or_insert(slowest);
+            if known.percent < slowest.percent {
+                *known = slowest;
+            }
+        }
+    }
+    let slow = |((subgroup, rank), slowest): ((&str, u64), &SlowestLine)| SlowMember {
+        subgroup: subgroup.to_owned(),
+        rank,
+        cause: slowest.cause.clone(),
+        percent: slowest.percent,
+    };
+    most.into_iter().map(slow).collect()
+}
+
 /// Shorter pauses are normal.
 const SHOWN_MILLIS: u64 = 500;
+const SHOWN_PERCENT: u32 = 50;
 
 /// Whether all members of the latest view report that they are in it, and that messages can flow.
 fn is_well(lines: &[Line]) -> bool {
@@ -145,7 +193,7 @@ fn is_well(lines: &[Line]) -> bool {
     })
 }
 
-fn print(lines: &[Line], stalls: &[Stall]) {
+fn print(lines: &[Line], stalls: &[Stall], slow: &[SlowMember]) {
     let heads = ["address", "rank", "view", "members", "state", "sent", "delivered", "held up by"];
     let mut rows = vec![heads.map(String::from).to_vec()];
     for line in lines {
@@ -173,13 +221,18 @@ fn print(lines: &[Line], stalls: &[Stall]) {
             state.into(),
             status.subgroups.iter().map(|subgroup| subgroup.sent).sum::<u64>().to_string(),
             status.subgroups.iter().map(|subgroup| subgroup.delivered).sum::<u64>().to_string(),
-            held_up_by(status),
+            waits_for(status).iter().map(WaitedMember::to_string).collect::<Vec<_>>().join(", "),
         ]);
     }
     table::lines(&rows).iter().for_each(output::line);
     print_shards(lines);
     for Stall { subgroup, rank, seconds } in stalls {
         output::line(format!("{subgroup}: held up by member {rank} for {seconds:.1} s"));
+    }
+    for SlowMember { subgroup, rank, cause, percent } in slow {
+        output::line(format!(
+            "{subgroup}: waits for the {cause} of member {rank}, {percent} % of the last second"
+        ));
     }
     let errors = lines.iter().filter_map(|line| line.error.as_ref());
     errors.for_each(output::note);
@@ -211,10 +264,29 @@ fn print_shards(lines: &[Line]) {
     }
 }
 
-/// The ranks of the members that this member waits for.
-fn held_up_by(status: &MemberStatus) -> String {
-    let held = status.subgroups.iter().filter_map(|subgroup| subgroup.held_up_by);
-    let ranks: BTreeSet<u64> =
-        held.filter(|held| held.millis >= SHOWN_MILLIS).map(|held| held.rank).collect();
-    ranks.iter().map(u64::to_string).collect::<Vec<_>>().join(",")
+/// The ranks of the members that this member waits for, and why.
+pub(crate) fn waits_for(status: &MemberStatus) -> Vec<WaitedMember> {
+    let mut found = BTreeSet::new();
+    for subgroup in &status.subgroups {
+        let held = subgroup.held_up_by.filter(|held| held.millis >= SHOWN_MILLIS);
+        found.extend(held.map(|held| WaitedMember { rank: held.rank, cause: "consumer".into() }));
+        let slowest = subgroup.slowest.as_ref().filter(|slowest| slowest.percent >= SHOWN_PERCENT);
+        found
+            .extend(slowest.map(|slowest| WaitedMember { rank: slowest.rank, cause: slowest.cause.clone() }));
+    }
+    found.into_iter().collect()
+}
+
+/// A member for which another one waits, in some subgroup.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub(crate) struct WaitedMember {
+    pub(crate) rank: u64,
+    /// `consumer`, `disk`, `link` or `processor`.
+    pub(crate) cause: String,
+}
+
+impl fmt::Display for WaitedMember {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.rank, self.cause)
+    }
 }

@@ -3,6 +3,7 @@
 use squall_harness::terminal::{table, units};
 
 use super::{GroupActivity, MemberActivity};
+use crate::commands::status::WaitedMember;
 
 /// A column, with a cell for each member.
 struct TopColumn {
@@ -77,9 +78,13 @@ fn columns(activity: &GroupActivity) -> Vec<TopColumn> {
         columns
             .push(column("in/s", 5, &|member| shown(member.peers_received_bytes_per_second, units::bytes)));
     }
-    columns.push(column("waits", 0, &|member| {
-        member.waits_for.iter().map(u64::to_string).collect::<Vec<_>>().join(",")
-    }));
+    let each = |member: &MemberActivity, shown: &dyn Fn(&WaitedMember) -> String| {
+        member.waits_for.iter().map(shown).collect::<Vec<_>>().join(",")
+    };
+    columns.push(column("waits", 0, &|member| each(member, &|waited| waited.rank.to_string())));
+    if has(&|member| !member.waits_for.is_empty()) {
+        columns.push(column("why", 1, &|member| each(member, &|waited| waited.cause.clone())));
+    }
     columns
 }
 
@@ -108,21 +113,21 @@ mod tests {
                 "192.0.2.3:7400     -     -  silent       -        -       -    -       -",
             ]
         );
-        assert_eq!(left_out, Some(LeftOut { heads: vec!["full", "out/s", "in/s"], width: 103 }));
+        assert_eq!(left_out, Some(LeftOut { heads: vec!["why", "full", "out/s", "in/s"], width: 109 }));
     }
 
     #[test]
     fn a_wider_terminal_shows_what_waits_and_what_is_carried() {
-        let (all, left_out) = rows(&example(), 103);
+        let (all, left_out) = rows(&example(), 109);
         assert_eq!(
             table::lines(&all)[..2],
             [
-                "address         rank  view   state  sent/s  deliv/s     p99  lag  window  full    out/s     in/s  waits",
-                "192.0.2.1:7400     1     3   ready  12.3 k   36.9 k  262 µs    0    93 %  25 %  41.0 MB  20.0 MB      2",
+                "address         rank  view   state  sent/s  deliv/s     p99  lag  window  full    out/s     in/s  waits   why",
+                "192.0.2.1:7400     1     3   ready  12.3 k   36.9 k  262 µs    0    93 %  25 %  41.0 MB  20.0 MB      2  disk",
             ]
         );
         assert_eq!(left_out, None);
-        let (_, left_out) = rows(&example(), 102);
+        let (_, left_out) = rows(&example(), 108);
         assert_eq!(left_out.map(|left| left.heads), Some(vec!["in/s"]), "what matters least is left out");
     }
 

@@ -124,7 +124,7 @@ mod tests {
         assert!(lines[2].starts_with("192.0.2.1:7400     1     3") && lines[2].ends_with("93 %      2"));
         assert!(lines.iter().any(|line| line == "no answer from 192.0.2.3:7400 within 1.5s"), "{lines:#?}");
         assert!(lines.iter().any(|line| line == "View changes"), "{lines:#?}");
-        assert_eq!(lines[9], "q ends, ↑ and ↓ move; full, out/s, in/s in 103 columns");
+        assert_eq!(lines[9], "q ends, ↑ and ↓ move; why, full, out/s, in/s in 109 columns");
         screen.skipped = 1;
         assert!(drawn(&screen)[2].starts_with("192.0.2.2:7400"));
         screen.skipped = 100;

@@ -15,6 +15,7 @@ use squall::{MemberStatus, TrafficLine, ViewChangeLine};
 use squall_harness::terminal::units;
 
 use crate::census::AnsweredInquiry;
+use crate::commands::status::{WaitedMember, waits_for};
 
 /// What the members said at one time.
 #[derive(Debug)]
@@ -89,8 +90,8 @@ struct MemberActivity {
     peers_received_bytes_per_second: Option<f64>,
     /// What 99 % of its own messages took at most, from being sent to being delivered, in the subgroup where that is the longest.
     latency_p99_nanos: Option<u64>,
-    /// The ranks of the members that it waits for, because they take no messages.
-    waits_for: Vec<u64>,
+    /// The members that it waits for, and why.
+    waits_for: Vec<WaitedMember>,
     error: Option<String>,
 }
 
@@ -142,11 +143,6 @@ fn activity(
     let used = status.subgroups.iter().filter_map(|line| line.window);
     let used = used.map(|window| window.used as f64 / window.size.max(1) as f64);
     let unpersisted: Vec<u64> = status.subgroups.iter().filter_map(|line| line.unpersisted).collect();
-    let held = status.subgroups.iter().filter_map(|line| line.held_up_by);
-    let mut waits_for: Vec<u64> =
-        held.filter(|held| held.millis >= SHOWN_MILLIS).map(|held| held.rank).collect();
-    waits_for.sort_unstable();
-    waits_for.dedup();
     MemberActivity {
         address: address.into(),
         rank: Some(status.rank),
@@ -166,7 +162,7 @@ fn activity(
         peers_sent_bytes_per_second: carried(&|line| Some(line.sent)),
         peers_received_bytes_per_second: carried(&|line| line.received),
         latency_p99_nanos: status.subgroups.iter().filter_map(|line| Some(line.latency?.p99_nanos)).max(),
-        waits_for,
+        waits_for: waits_for(status),
         error: None,
     }
 }
@@ -195,9 +191,6 @@ fn window_full(earlier: &MemberStatus, status: &MemberStatus, passed: Duration) 
     });
     parts.reduce(f64::max)
 }
-
-/// Shorter pauses are normal.
-const SHOWN_MILLIS: u64 = 500;
 
 /// The latest view changes, a line for each.
 pub(crate) fn change_lines(activity: &GroupActivity) -> Vec<String> {
@@ -256,7 +249,11 @@ fn example() -> GroupActivity {
         ..MemberActivity::default()
     };
     GroupActivity {
-        members: vec![member(1, 0, vec![2]), member(2, 17, Vec::new()), silent],
+        members: vec![
+            member(1, 0, vec![WaitedMember { rank: 2, cause: "disk".into() }]),
+            member(2, 17, Vec::new()),
+            silent,
+        ],
         changes: Vec::new(),
     }
 }
@@ -285,7 +282,7 @@ mod tests {
         let line = |name: &str, window: bool, full: u64| {
             let window = if window { r#"{"used":1,"size":2}"# } else { "null" };
             format!(
-                r#"{{"name":"{name}","sent":0,"delivered":0,"held_up_by":null,"stood_still_millis":null,"unpersisted":null,
+                r#"{{"name":"{name}","sent":0,"delivered":0,"held_up_by":null,"slowest":null,"stood_still_millis":null,"unpersisted":null,
                 "sent_total":0,"delivered_total":0,"window":{window},"window_full_millis":{full},"latency":null,"lags":[]}}"#
             )
         };

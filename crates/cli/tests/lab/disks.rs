@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use squall_harness::lab::{DiskConditions, HostPlan, Lab, LabPlan};
 
 use super::programs::{LOG, NodePlan, client, start_node, start_nodes};
-use super::{Folder, SQUALL, await_that, build, printed};
+use super::{Folder, Running, SQUALL, await_that, build, printed};
 
 /// A lab whose hosts have disks; none if this user cannot have them.
 fn lab_with_disks(hosts: usize, mebibytes: u64) -> Option<Lab> {
@@ -144,4 +144,41 @@ fn a_member_on_a_failing_disk_says_so_and_the_others_lose_nothing() {
     let _two = [0, 1].map(|host| start_node(&lab, &folder, DURABLE, host));
     send(&lab, &folder, &mut sent, 1);
     assert_eq!(received(&lab, &folder, &sent), sent);
+}
+
+/// The member that others wait for, and why, while a client sends as fast as it can: in `status`, in the log and in the metrics.
+#[test]
+#[ignore = "needs root: .ci/run hosts"]
+fn a_slow_disk_is_named_by_all_that_look() {
+    let Some(lab) = lab_with_disks(3, 400) else { return };
+    let (folder, mut sent) = (Folder::new("named-disk"), Vec::new());
+    let _nodes = start_nodes(&lab, &folder, DURABLE);
+    send(&lab, &folder, &mut sent, 1);
+    let mut flood = lab.command_outside("sh");
+    let file = folder.0.join("0.toml");
+    flood.args(["-c", &format!("yes message | {SQUALL} send log --config {}", file.display())]);
+    let mut flood = Running::start(flood);
+    let status = || {
+        let output = client(&lab, &folder, "status --json").output().unwrap();
+        (output.status.code(), serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap())
+    };
+    lab.set_disk(Some(1), DiskConditions { delay: Duration::from_millis(200), ..DiskConditions::default() })
+        .unwrap();
+    let begun = Instant::now();
+    let named = |report: &serde_json::Value| {
+        let slow = &report["slow"][0];
+        slow["subgroup"] == "log" && slow["rank"] == 1 && slow["cause"] == "disk"
+    };
+    await_that("the slow disk is named", || {
+        let (code, report) = status();
+        named(&report) && code == Some(1) && report["well"] == false
+    });
+    println!("named after {:?}", begun.elapsed());
+    await_that("the log names it", || {
+        let said = std::fs::read_to_string(folder.0.join("0.log")).unwrap();
+        said.contains("subgroup log: node ") && said.contains("holds this member up by its disk")
+    });
+    flood.kill();
+    lab.set_disk(Some(1), DiskConditions::default()).unwrap();
+    await_that("all is well", || status().0 == Some(0));
 }

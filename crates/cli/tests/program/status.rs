@@ -53,7 +53,7 @@ fn who_holds_a_subgroup_up_is_named() {
         assert_eq!(code, Some(1), "{text}");
         assert!(text.contains("log: held up by member 1 for "), "{text}");
         let row = text.lines().find(|line| line.contains("unix:@") && line.contains("-0 ")).unwrap();
-        assert!(row.ends_with(" 1"), "the column names it: {text}");
+        assert!(row.ends_with(" 1 (consumer)"), "the column names it: {text}");
         let (code, text) = status(&file, &["--json", "--stalled-after", "1h"]);
         let report: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!((code, &report["well"]), (Some(0), &true.into()), "an hour is not over: {text}");

@@ -20,8 +20,8 @@ use super::{
 };
 use crate::genuine::{GenuineCarryover, GenuineSettings};
 use crate::membership::{
-    self, FirstView, Member, Membership, MembershipState, StopReason, View, ViewChangeStep, ViewNotice,
-    ViewPassage,
+    self, FirstView, Member, MemberHindrance, Membership, MembershipState, StopReason, View, ViewChangeStep,
+    ViewNotice, ViewPassage,
 };
 use crate::mutation;
 use crate::rdmc;
@@ -79,6 +79,8 @@ pub struct GroupCore<A: GroupApplication> {
     pub(super) sampled: Option<Instant>,
     pub(super) tracks: MessageTracks,
     pub(super) standstill: Option<ConsumerStandstill>,
+    /// What has made this member slow, and when that was noted last.
+    pub(super) hindrance: Option<(MemberHindrance, Instant)>,
     /// The subgroups that it was in when the group ended here, and their upcalls.
     pub(super) left: Vec<(SubgroupId, Option<A::Deliver>)>,
 }
@@ -163,6 +165,7 @@ impl<A: GroupApplication> GroupCore<A> {
             sampled: None,
             tracks: MessageTracks::default(),
             standstill: None,
+            hindrance: None,
             left: Vec::new(),
         }
     }

@@ -15,7 +15,7 @@ use std::fmt;
 
 use squall_fabric::{BreakReason, Duration, FabricEvent, Instant, NodeId};
 
-use super::SubgroupId;
+use super::{HoldUp, SlowCause, SubgroupId};
 use crate::membership::{Member, Membership, MembershipMarks, RankSet};
 use crate::mutation;
 
@@ -53,8 +53,8 @@ pub enum FlightEvent {
     /// It was polled this much later than it had asked for: its process was stopped, or its polling thread was busy with something
     /// else.
     Stalls(Duration),
-    /// A member's consumer has held this one up in a subgroup for [`HELD_UP_AFTER`].
-    HeldUp(SubgroupId, NodeId),
+    /// A member holds this one up in a subgroup for most of the time.
+    HeldUp(SubgroupId, NodeId, SlowCause),
     /// No member has held it up in the subgroup since then.
     Released(SubgroupId),
     /// It reports a member whose consumer has held it up for too long, so that it leaves.
@@ -129,7 +129,9 @@ impl fmt::Display for FlightEvent {
             Self::Stalls(late) => {
                 write!(f, "was polled {:.1} ms later than it had asked for", late.as_secs_f64() * 1000.0)
             }
-            Self::HeldUp(subgroup, node) => write!(f, "{subgroup}: {node} holds this member up"),
+            Self::HeldUp(subgroup, node, cause) => {
+                write!(f, "{subgroup}: {node} holds this member up by its {cause}")
+            }
             Self::Released(subgroup) => write!(f, "{subgroup}: no member holds this one up any more"),
             Self::FindsSlow(member) => write!(f, "reports {} as too slow", named(member)),
             Self::Leaves => f.write_str("wants to leave"),
@@ -234,24 +236,19 @@ impl FlightRecorder {
         }
     }
 
-    /// Records that a member begins or ceases to hold this one up in a subgroup; `held` is the member, and since when.
+    /// Records that a member begins or ceases to hold this one up in a subgroup.
     #[inline]
-    pub(super) fn look_at_consumers(
-        &mut self,
-        now: Instant,
-        id: SubgroupId,
-        held: Option<(NodeId, Instant)>,
-    ) {
-        let long = held.filter(|(_, since)| now.since(*since) >= HELD_UP_AFTER);
-        if long.is_none() && self.held_up.is_empty() {
+    pub(super) fn look_at_hold_up(&mut self, now: Instant, id: SubgroupId, hold_up: Option<HoldUp>) {
+        if hold_up.is_none() && self.held_up.is_empty() {
             return;
         }
-        match (long, self.held_up.iter().position(|other| *other == id)) {
-            (Some((node, _)), None) => {
+        let percent = hold_up.map_or(0, |hold_up| hold_up.percent);
+        match (hold_up, self.held_up.iter().position(|other| *other == id)) {
+            (Some(HoldUp { member, cause, .. }), None) if percent >= HELD_UP_FROM => {
                 self.held_up.push(id);
-                self.note(now, FlightEvent::HeldUp(id, node));
+                self.note(now, FlightEvent::HeldUp(id, member, cause));
             }
-            (None, Some(place)) => {
+            (_, Some(place)) if percent < RELEASED_BELOW => {
                 self.held_up.swap_remove(place);
                 self.note(now, FlightEvent::Released(id));
             }
@@ -269,8 +266,11 @@ impl FlightRecorder {
 /// A node that is polled later than this after it is due has stalled: a busy machine lets a thread wait for some tens of milliseconds.
 pub const STALL_AFTER: Duration = Duration::from_millis(100);
 
-/// A member that is held up for longer than this is recorded as held up: shorter pauses are normal.
-pub const HELD_UP_AFTER: Duration = Duration::from_millis(500);
+/// A member that is held up in this many of a hundred moments of a second is recorded as held up: shorter pauses are normal.
+pub const HELD_UP_FROM: u32 = 50;
+
+/// And as released when it is held up in fewer than these.
+const RELEASED_BELOW: u32 = 25;
 
 #[cfg(test)]
 mod tests {
@@ -312,14 +312,16 @@ mod tests {
     #[test]
     fn a_member_that_is_held_up_for_long_is_recorded_once() {
         let mut recorder = FlightRecorder::default();
-        let (id, held) = (SubgroupId(1), Some((NodeId(7), at(0))));
-        (0..500).for_each(|millis| recorder.look_at_consumers(at(millis), id, held));
-        recorder.look_at_consumers(at(500), id, None);
-        assert_eq!(recorder.recorded(), 0);
-        (500..900).for_each(|millis| recorder.look_at_consumers(at(millis), id, held));
-        recorder.look_at_consumers(at(900), SubgroupId(0), None);
-        recorder.look_at_consumers(at(900), id, None);
-        recorder.look_at_consumers(at(901), id, None);
+        let id = SubgroupId(1);
+        let mut look = |id, percent| {
+            let held = HoldUp { member: NodeId(7), cause: SlowCause::Disk, percent };
+            recorder.look_at_hold_up(at(0), id, (percent > 0).then_some(held));
+            recorder.recorded()
+        };
+        assert_eq!([0, 20, 45, 10, 0].map(|percent| look(id, percent)), [0; 5]);
+        assert_eq!([50, 100, 30, 100].map(|percent| look(id, percent)), [1; 4]);
+        look(SubgroupId(0), 0);
+        assert_eq!([20, 0, 0].map(|percent| look(id, percent)), [2; 3]);
         assert_eq!(names(&recorder), ["held up", "released"]);
     }
 }

@@ -58,10 +58,10 @@ mod tests;
 
 pub use core::{GroupCore, GroupSettings};
 pub use figures::SAMPLE_PERIOD;
-pub use flight::{EVENTS_KEPT, FlightEvent, FlightRecorder, HELD_UP_AFTER, STALL_AFTER};
+pub use flight::{EVENTS_KEPT, FlightEvent, FlightRecorder, HELD_UP_FROM, STALL_AFTER};
 pub use layout::{Placement, SubgroupId, SubgroupLayout, Unplaced};
 pub use register::durable_view;
-pub use slow::ConsumerStandstill;
+pub use slow::{ConsumerStandstill, HoldUp, SlowCause};
 pub use stage::{GroupApplication, GroupEnd, SubgroupOutlet};
 pub use succession::Succession;
 pub use timeline::{CHANGES_KEPT, ViewChange};

@@ -1,16 +1,54 @@
-//! Slow consumers: members that are excluded for holding up a subgroup, if the settings say so (Derecho §3.4).
+//! Slow members: which one holds a subgroup up and why, and the exclusion of those whose consumers do, if the settings say so (Derecho §3.4).
 //!
 //! A sender that has been held up for
 //! [`SubgroupSettings::slow_after`](crate::multicast::SubgroupSettings::slow_after) reports the member that holds it
 //! up, which then leaves ([`Membership::report_slow`](crate::membership::Membership::report_slow)), but only while
 //! the rest is a majority \[V5\]: if all members are slow it is better to wait.
 
-use squall_fabric::{Duration, Fabric, Instant};
+use std::fmt;
+
+use squall_fabric::{Duration, Fabric, Instant, NodeId};
 
 use super::active::{AnySubgroup, either};
 use super::core::{GroupCore, GroupStage, PresentView};
 use super::{GroupApplication, SubgroupId};
-use crate::multicast::HeldUp;
+use crate::membership::{MemberHindrance, Membership};
+use crate::multicast::{HeldUp, MessageStage, SlowestMember};
+
+/// Why a member holds others up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SlowCause {
+    /// Its application takes no messages.
+    Consumer,
+    /// Its disk, as it says itself.
+    Disk,
+    /// Others have its processors, as it says itself.
+    Processor,
+    /// It acknowledges late, and knows no reason for that: its link, or it does not run.
+    Link,
+}
+
+impl fmt::Display for SlowCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Consumer => "consumer",
+            Self::Disk => "disk",
+            Self::Processor => "processor",
+            Self::Link => "link",
+        })
+    }
+}
+
+/// The member that holds this one up the most in a subgroup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HoldUp {
+    /// The member; it may be this one.
+    pub member: NodeId,
+    /// Why.
+    pub cause: SlowCause,
+    /// In how many of a hundred moments of the last second.
+    pub percent: u32,
+}
 
 /// A standstill of this member's own consumer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,16 +68,19 @@ impl<A: GroupApplication> GroupCore<A> {
         let now = fabric.now();
         self.flight.look_at_clock(now, present.membership.next_deadline());
         let PresentView { membership, subgroups, rota, .. } = present;
+        let mut is_disk_slow = false;
         if !rota.is_in_turn() {
             self.standstill = None;
         }
         for place in rota.watch() {
             let active = &mut subgroups[place];
-            let (slow_after, held, since) = either!(&mut active.core, core => {
+            let (slow_after, held, since, slowest) = either!(&mut active.core, core => {
                 core.look_at_consumers(now);
-                (core.settings().slow_after, core.held_up_by(), core.stands_still_since())
+                is_disk_slow |= core.is_disk_slow();
+                (core.settings().slow_after, core.held_up_by(), core.stands_still_since(), core.slowest(now))
             });
-            self.flight.look_at_consumers(now, active.id, held.map(|held| (held.member, held.since)));
+            let hold_up = slowest.map(|slowest| hold_up(membership, &slowest));
+            self.flight.look_at_hold_up(now, active.id, hold_up);
             // Those of the others are as they were when they were looked at.
             self.standstill.take_if(|longest| longest.subgroup == active.id);
             if let Some(since) = since
@@ -52,9 +93,35 @@ impl<A: GroupApplication> GroupCore<A> {
                 membership.report_slow(held.member);
             }
         }
+        if is_disk_slow {
+            self.hindrance = Some((MemberHindrance::Disk, now));
+        }
+        if let Some((hindrance, noted)) = self.hindrance {
+            let is_over = now.since(noted) >= HINDERED_FOR;
+            membership.set_hindrance((!is_over).then_some(hindrance));
+            self.hindrance.take_if(|_| is_over);
+        }
     }
 
-    /// Returns the member that holds up the application in the subgroup `id`, if one does.
+    /// Notes that this member's polling thread waits for a processor for much of the time.
+    pub fn note_processor_wait(&mut self, now: Instant) {
+        let is_known = self.hindrance.is_some_and(|(hindrance, _)| hindrance == MemberHindrance::Disk);
+        if !is_known {
+            self.hindrance = Some((MemberHindrance::Processor, now));
+        }
+    }
+
+    /// Returns the member that holds this one up the most in the subgroup `id`, and why, if one does: its consumer, its disk, its link or
+    /// its processor. It may make progress all the same ([`GroupCore::held_up_by`] has those that make none).
+    #[must_use]
+    pub fn hold_up(&self, id: SubgroupId, now: Instant) -> Option<HoldUp> {
+        let GroupStage::Present(present) = &self.stage else { return None };
+        let active = present.subgroups.iter().find(|active| active.id == id)?;
+        let slowest = either!(&active.core, core => core.slowest(now))?;
+        Some(hold_up(&present.membership, &slowest))
+    }
+
+    /// Returns the member whose consumer holds up the application in the subgroup `id`, if one does.
     #[must_use]
     pub fn held_up_by(&self, id: SubgroupId) -> Option<HeldUp> {
         let GroupStage::Present(present) = &self.stage else { return None };
@@ -78,3 +145,17 @@ impl<A: GroupApplication> GroupCore<A> {
         self.standstill
     }
 }
+
+fn hold_up(membership: &Membership, slowest: &SlowestMember) -> HoldUp {
+    let &SlowestMember { member, stage, percent } = slowest;
+    let cause = match (stage, membership.hindrance(member)) {
+        (MessageStage::Consumer, _) => SlowCause::Consumer,
+        (_, Some(MemberHindrance::Disk)) => SlowCause::Disk,
+        (_, Some(MemberHindrance::Processor)) => SlowCause::Processor,
+        (_, None) => SlowCause::Link,
+    };
+    HoldUp { member, cause, percent }
+}
+
+/// What has made this member slow counts for this time.
+const HINDERED_FOR: Duration = Duration::from_secs(1);

@@ -107,6 +107,7 @@ pub use passage::{FirstView, ViewPassage};
 pub use proposal::{JOINS_MAX, Proposal};
 pub use row::{MembershipRow, SenderSegment, SetColumn};
 pub use settings::{MembershipSettings, PartitionSafety};
+pub use slow::MemberHindrance;
 pub use steps::{ViewChangeStep, ViewChangeSteps};
 pub use stop::StopReason;
 pub use subgroups::{LogPeers, Subgroups};

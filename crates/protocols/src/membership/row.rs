@@ -31,6 +31,8 @@ pub struct MembershipRow {
     pub leaving: Column<bool>,
     /// The ranks whose consumers hold the member up for too long.
     pub slow: SetColumn,
+    /// What makes the member slow ([`Membership::set_hindrance`](super::Membership::set_hindrance)).
+    pub hindrance: Column<u64>,
     /// The view is on the member's disk, and so is everything of earlier views that counts in its durable subgroups \[T19\].
     pub whole: Column<bool>,
     /// The states that the member holds, by their subgroups' numbers, as bit sets; the value once it has wedged
@@ -129,7 +131,7 @@ impl MembershipRow {
         let (holds, counts) = (layout.list(states.div_ceil(64)), layout.list(counts));
         let wedged = set(layout.block(each));
         let (echoed, decided, concedes) = (layout.column(), layout.column(), layout.column());
-        let (waits, whole) = (layout.column(), layout.column());
+        let (waits, whole, hindrance) = (layout.column(), layout.column(), layout.column());
         let places = if members > ALL_LEADERS { SOME_LEADERS } else { members };
         let proposals = (0..places).map(|_| layout.block(Proposal::words(members, trims, states))).collect();
         let words = layout.words();
@@ -142,6 +144,7 @@ impl MembershipRow {
             concedes,
             leaving,
             slow,
+            hindrance,
             whole,
             waits,
             holds,

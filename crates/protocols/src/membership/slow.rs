@@ -4,6 +4,9 @@
 //! delivered that is stable, and ends as excluded. The members that wait for it report that in their rows. Only as
 //! many may leave as keep a majority of the view \[V5\]; if there are more, the oldest members that are reported
 //! stay.
+//!
+//! **Hindrance.** A member whose disk or processor is slow says so in its row, since the others see only that it acknowledges late. The
+//! column grows, as all columns do \[S1\]: its last two bits are the hindrance, the others count changes.
 
 use squall_fabric::NodeId;
 
@@ -11,7 +14,40 @@ use super::{Membership, RankSet};
 use crate::coverage::{Point, reach};
 use crate::mutation;
 
+/// What makes a member slow, as it says itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemberHindrance {
+    /// Its disk.
+    Disk,
+    /// Others have its processors.
+    Processor,
+}
+
 impl Membership {
+    /// Publishes what makes this member slow, if anything does.
+    pub fn set_hindrance(&mut self, hindrance: Option<MemberHindrance>) {
+        let published = self.row.hindrance.load(self.table.own());
+        let bits = match hindrance {
+            None => 0,
+            Some(MemberHindrance::Disk) => 1,
+            Some(MemberHindrance::Processor) => 2,
+        };
+        if published & 3 != bits && self.table.is_ready() {
+            self.table.raise(self.row.hindrance, (published & !3) + 4 + bits);
+        }
+    }
+
+    /// Returns what makes a member slow, as far as it has said so.
+    #[must_use]
+    pub fn hindrance(&self, node: NodeId) -> Option<MemberHindrance> {
+        let rank = self.view.rank(node)?;
+        match self.row.hindrance.load(self.table.row(rank)) & 3 {
+            1 => Some(MemberHindrance::Disk),
+            2 => Some(MemberHindrance::Processor),
+            _ => None,
+        }
+    }
+
     /// Returns whether this member wished to leave.
     #[must_use]
     pub const fn is_leaving(&self) -> bool {

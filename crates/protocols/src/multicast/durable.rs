@@ -24,6 +24,8 @@
 
 use std::fmt;
 
+use squall_fabric::{Duration, Instant};
+
 use super::order::{indexes_below, sequences_complete};
 use super::{Consumer, Deliver, DeliveryMode, Message, Subgroup, SubgroupFailure};
 use crate::coverage::{Point, reach};
@@ -55,6 +57,8 @@ pub(super) struct Persistence {
     walk: Consumer,
     /// One more than the sequence of the last message that was appended: `persisted <= appended`.
     appended: u64,
+    /// What `appended` was when this was last noted, and when that was.
+    mark: (u64, Instant),
 }
 
 impl fmt::Debug for Persistence {
@@ -77,7 +81,7 @@ impl<D: Deliver> Subgroup<D> {
         assert!(self.is_durable(), "a log of a subgroup that is not durable");
         assert!(self.indexes.iter().all(|indexes| *indexes == 0), "a log without the first messages");
         let walk = Consumer::new(&self.table, &self.row, &self.settings, &self.start, self.bodies.as_ref());
-        self.persistence = Some(Persistence { log, walk, appended: 0 });
+        self.persistence = Some(Persistence { log, walk, appended: 0, mark: (0, Instant::from_nanos(0)) });
     }
 
     /// Returns whether messages are delivered when they are on the disks.
@@ -88,7 +92,7 @@ impl<D: Deliver> Subgroup<D> {
     /// Appends what has been received without a gap; returns how many sequences are on the disk \[T1\].
     pub(super) fn persist(&mut self) -> u64 {
         let complete = sequences_complete(&self.indexes);
-        let Some(Persistence { log, walk, appended }) = &mut self.persistence else { return 0 };
+        let Some(Persistence { log, walk, appended, .. }) = &mut self.persistence else { return 0 };
         if complete > walk.taken()[0] {
             let consumed = walk.consume(0, complete, u64::MAX, &mut |message: Message<'_>| {
                 *appended = message.sequence + 1;
@@ -105,6 +109,23 @@ impl<D: Deliver> Subgroup<D> {
         let persisted = log.persisted();
         assert!(persisted <= *appended, "[T1] {persisted} sequences of {appended} are on the disk");
         persisted
+    }
+
+    /// Returns whether something has not come to the disk although it was appended [`SLOW_DISK`] ago.
+    pub(super) fn is_behind_on_disk(&mut self, now: Instant) -> bool {
+        let Some(Persistence { log, appended, mark, .. }) = &mut self.persistence else { return false };
+        if log.persisted() >= mark.0 {
+            *mark = (*appended, now);
+            return false;
+        }
+        now.since(mark.1) >= SLOW_DISK
+    }
+
+    /// Returns whether something was appended that is not on the disk.
+    pub(super) fn waits_for_disk(&self) -> bool {
+        self.persistence
+            .as_ref()
+            .is_some_and(|persistence| persistence.log.persisted() < persistence.appended)
     }
 
     /// Informs the log of what is stable.
@@ -135,3 +156,6 @@ impl<D: Deliver> Subgroup<D> {
         Some((0..senders).map(|sender| indexes_below(appended, sender, senders)).collect())
     }
 }
+
+/// A disk that takes longer for a message is slow: others take a few milliseconds.
+const SLOW_DISK: Duration = Duration::from_millis(40);

@@ -86,6 +86,6 @@ pub use settings::{
     BODIES_MAX, Batching, Carrier, DeliveryMode, LargeMessages, PIECE_BYTES, SubgroupSettings,
     SubgroupSettingsError,
 };
-pub use slow::HeldUp;
+pub use slow::{HeldUp, MessageStage, SlowestMember};
 pub use subgroup::Subgroup;
 pub use wedge::{SubgroupCarryover, ViewStart};

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-use squall_fabric::{Duration, DurationHistogram, Fabric as _, Instant};
+use squall_fabric::{Duration, DurationHistogram, Fabric as _, Instant, NodeId};
 use squall_log::WriteTally;
 use squall_protocols::group::{SubgroupId, ViewChange};
 use squall_protocols::membership::{Member, Membership, ViewChangeStep};
@@ -16,7 +16,7 @@ use crate::entry::restart::{answer_fetch, answer_of_member};
 use crate::operate::calls::{FetchCall, FetchReply, RestartAnswer, RestartCall, RestartProcess};
 use crate::operate::inquiry::{
     self, HeldUpLine, LAGS_MAX, LagLine, LatencyLine, LogLine, MemberLine, MemberStatus, ShardLine,
-    ShardsLine, StatusQuestion, SubgroupLine, TrafficLine, ViewChangeLine, WindowLine,
+    ShardsLine, SlowestLine, StatusQuestion, SubgroupLine, TrafficLine, ViewChangeLine, WindowLine,
 };
 use crate::operate::metrics::ShardFigures;
 
@@ -75,13 +75,19 @@ impl Stack {
         let millis_since = |since: Instant| millis(now.since(since));
         let subgroup = |(name, id): (&String, SubgroupId)| {
             let counters = self.group.counters(id)?;
+            let rank = |node: NodeId| {
+                members.iter().find(|member| member.node == node.0).map_or(0, |member| member.rank)
+            };
             let held = self.group.held_up_by(id).map(|held| HeldUpLine {
                 node: held.member.0,
-                rank: members
-                    .iter()
-                    .find(|member| member.node == held.member.0)
-                    .map_or(0, |member| member.rank),
+                rank: rank(held.member),
                 millis: millis_since(held.since),
+            });
+            let slowest = self.group.hold_up(id, now).map(|hold_up| SlowestLine {
+                node: hold_up.member.0,
+                rank: rank(hold_up.member),
+                cause: hold_up.cause.to_string(),
+                percent: hold_up.percent,
             });
             let (totals, times) = (self.group.totals(id), self.group.times(id));
             let mut lags = Vec::new();
@@ -97,6 +103,7 @@ impl Stack {
                 sent: counters.messages_sent,
                 delivered: counters.messages_delivered,
                 held_up_by: held,
+                slowest,
                 stood_still_millis: self.group.stands_still_since(id).map(millis_since),
                 unpersisted: self.log.as_ref().and_then(|log| log.unpersisted(id)),
                 sent_total: totals.messages_sent,

@@ -1,5 +1,6 @@
 //! How a node comes to be: it enters its group, with the first members, by a restart, or as a joiner (Derecho §2.2, §3.3, §3.4).
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -119,7 +120,7 @@ impl Node {
             let stack = Stack {
                 fabric, group, outlet, feed, names, shards, status, events, admission, peers, seen, skipped, unchecked: CHECK, distrusted, lacked_majority, ended,
                 idle: config.idle_rule(), log: log.clone(), lender: log.clone().map(LogLender::new), durable, figures, is_short: false,
-                looks: 0, flight_copied: FlightCopied::default(), flight_file: config.flight_record.clone(),
+                looks: 0, flight_copied: FlightCopied::default(), hold_ups_logged: BTreeMap::new(), flight_file: config.flight_record.clone(),
             };
             if let Some(lender) = &stack.lender {
                 BaseFetcher::start(lender, &stack.status, config.plan(), stack.durable.clone())?;

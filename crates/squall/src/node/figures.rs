@@ -96,6 +96,7 @@ impl Stack {
             subgroup.lags.clear();
             group.lags(id, |node, lag| subgroup.lags.push((node, lag)));
             subgroup.held_up_by = group.held_up_by(id).map(|held| (held.member, wall(held.since)));
+            subgroup.hold_up = group.hold_up(id, now);
             subgroup.stood_still = group.stands_still_since(id).map(wall);
             subgroup.unpersisted = log.as_ref().and_then(|log| log.unpersisted(id));
             subgroup.times = group.times(id);

@@ -5,6 +5,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 
 use squall_fabric::{Duration, Fabric as _, Instant};
+use squall_protocols::group::FlightEvent;
 use squall_protocols::membership::Membership;
 use squall_transports::log;
 
@@ -30,6 +31,7 @@ impl Stack {
     /// Copies the flight recorder. A reader holds the copy for as long as it takes to clone some hundred events.
     #[cold]
     pub(super) fn copy_flight(&mut self) {
+        self.log_hold_ups();
         let recorder = self.group.flight();
         let (now, node) = (self.fabric.now(), self.fabric.node());
         let view = self.group.membership().map(Membership::view);
@@ -49,6 +51,27 @@ impl Stack {
             || (has_messages() && self.fabric.now().since(at) >= MESSAGES_PERIOD)
         {
             self.copy_flight();
+        }
+    }
+
+    /// Logs which member begins or ceases to hold this one up, for each subgroup once in a while.
+    fn log_hold_ups(&mut self) {
+        let (recorder, now) = (self.group.flight(), self.fabric.now());
+        let new = usize::try_from(recorder.recorded() - self.flight_copied.events).unwrap_or(usize::MAX);
+        let events = recorder.events();
+        let known = events.len().saturating_sub(new);
+        for (_, event) in events.skip(known) {
+            let (FlightEvent::HeldUp(id, ..) | FlightEvent::Released(id)) = event else { continue };
+            let logged = self.hold_ups_logged.entry(*id).or_default();
+            let is_begin = matches!(event, FlightEvent::HeldUp(..));
+            // The end of what was logged is logged, too.
+            if is_begin && logged.is_some_and(|(at, _)| now.since(at) < HOLD_UPS_EVERY)
+                || !is_begin && logged.is_none_or(|(_, is_open)| !is_open)
+            {
+                continue;
+            }
+            *logged = Some((now, is_begin));
+            log::warn!("{}", self.status.flight().words(event));
         }
     }
 
@@ -91,6 +114,9 @@ fn write_record(file: &Path, record: &FlightRecord) {
         Err(error) => log::error!(%error, "failed to write the flight record to {}", file.display()),
     }
 }
+
+/// The least time between two lines that a member holds this one up in a subgroup.
+const HOLD_UPS_EVERY: Duration = Duration::from_secs(10);
 
 /// How long the end of a member waits for its flight record.
 const WRITE_PATIENCE: Duration = Duration::from_secs(2);

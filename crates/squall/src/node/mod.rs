@@ -7,6 +7,7 @@ mod flight;
 pub(crate) mod polled_node;
 mod shared;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -87,6 +88,8 @@ struct Stack {
     /// What this thread shows those who watch over the member.
     figures: Option<FiguresWriter>,
     flight_copied: FlightCopied,
+    /// Of each subgroup the latest line that a member holds this one up, and whether no line says that it has ended.
+    hold_ups_logged: BTreeMap<SubgroupId, Option<(Instant, bool)>>,
     /// Where the flight record is written when the group ends here.
     flight_file: Option<PathBuf>,
     /// The members that the fabric is connected to.
@@ -205,6 +208,9 @@ impl Node {
         let seen = stack.seen;
         let work =
             Shortage::catch(|| runner.step(stack)).unwrap_or_else(|shortage| stack.run_short(shortage));
+        if runner.take_lack_of_processor() {
+            stack.group.note_processor_wait(stack.fabric.now());
+        }
         if stack.seen != seen {
             runner.set_limits(stack.idle_limits());
         }

@@ -196,6 +196,8 @@ pub struct SubgroupLine {
     pub delivered: u64,
     /// The member that holds it up, as far as this member knows: this one has found no space for a message.
     pub held_up_by: Option<HeldUpLine>,
+    /// The member for which this one's application has waited the most in the last second, whether it makes progress or not.
+    pub slowest: Option<SlowestLine>,
     /// For how long this member's own consumer has taken nothing, although there were messages, in milliseconds.
     pub stood_still_millis: Option<u64>,
     /// The number of messages and nulls that this member has received in the current view and that are not on its disk
@@ -261,6 +263,20 @@ pub struct HeldUpLine {
     pub rank: u64,
     /// For how long it has delivered nothing, although others waited for it, in milliseconds.
     pub millis: u64,
+}
+
+/// The member that others wait for, in a [`SubgroupLine`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct SlowestLine {
+    /// Its number as a node; it may be the member itself.
+    pub node: u32,
+    /// Its rank in the configuration.
+    pub rank: u64,
+    /// Why: its `consumer`, its `disk`, its `link`, or its `processor`.
+    pub cause: String,
+    /// In how many of a hundred moments.
+    pub percent: u32,
 }
 
 /// Asks the member that listens at `address` for its status. Of `config`, only the cluster, its secret and the

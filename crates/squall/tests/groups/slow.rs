@@ -77,6 +77,8 @@ fn the_member_that_holds_up_a_subgroup_is_named() {
         let (sender, slow) = (status(&config, 0), status(&config, 2));
         let held = sender.subgroups[0].held_up_by.expect("it is held up");
         assert!(held.rank == 2 && (800..20_000).contains(&held.millis), "{held:?}");
+        let slowest = sender.subgroups[0].slowest.as_ref().expect("it waits");
+        assert_eq!((slowest.rank, &*slowest.cause, slowest.percent), (2, "consumer", 100));
         assert!(slow.subgroups[0].stood_still_millis.is_some_and(|millis| millis >= 800), "{slow:?}");
         assert_eq!(status(&config, 1).subgroups[0].stood_still_millis, None, "it takes its messages");
         assert_eq!(sent.load(Ordering::SeqCst), before, "the window is full");

@@ -8,6 +8,7 @@ use squall_fabric::atomics::{AtomicU64, Ordering};
 use squall_fabric::mutex::{lock, unless_held};
 use squall_log::WriteTally;
 use squall_protocols::genuine::ShardProgress;
+use squall_protocols::group::HoldUp;
 use squall_protocols::multicast::{DeliveryTally, MulticastCounters, WindowTimes};
 use squall_transports::{PeerTraffic, Waker};
 
@@ -57,6 +58,8 @@ pub(crate) struct SubgroupFigures {
     pub(crate) lags: Vec<(NodeId, u64)>,
     /// The member that holds this one up, and since when.
     pub(crate) held_up_by: Option<(NodeId, Instant)>,
+    /// The member that this one waits for the most, and why.
+    pub(crate) hold_up: Option<HoldUp>,
     /// Since when this member's own consumer has taken nothing.
     pub(crate) stood_still: Option<Instant>,
     pub(crate) unpersisted: Option<u64>,

@@ -9,7 +9,7 @@ use squall_transports::PeerTraffic;
 use squall_transports::composite::PeerTransport;
 
 use super::board::{FiguresBoard, MemberFigures, SubgroupFigures};
-use super::shards;
+use super::{shards, slow};
 
 /// A metric of a member.
 ///
@@ -116,7 +116,11 @@ impl<'a> Scrape<'a> {
     }
 
     /// Passes the number of each subgroup for which `level` finds one.
-    fn levels(&self, each: &mut dyn FnMut(MetricSample), level: impl Fn(&SubgroupFigures) -> Option<f64>) {
+    pub(super) fn levels(
+        &self,
+        each: &mut dyn FnMut(MetricSample),
+        level: impl Fn(&SubgroupFigures) -> Option<f64>,
+    ) {
         for (id, subgroup) in self.figures.subgroups.iter().enumerate() {
             if let Some(level) = level(subgroup) {
                 each(MetricSample { labels: vec![self.name(id)], value: SampleValue::Level(level) });
@@ -131,11 +135,11 @@ impl<'a> Scrape<'a> {
         }
     }
 
-    fn name(&self, id: usize) -> String {
+    pub(super) fn name(&self, id: usize) -> String {
         self.board.names().get(id).cloned().unwrap_or_default()
     }
 
-    fn seconds_since(&self, since: Instant) -> f64 {
+    pub(super) fn seconds_since(&self, since: Instant) -> f64 {
         self.now.saturating_duration_since(since).as_secs_f64()
     }
 }
@@ -154,13 +158,13 @@ fn one(each: &mut dyn FnMut(MetricSample), level: impl Into<f64>) {
     each(MetricSample { labels: Vec::new(), value: SampleValue::Level(level.into()) });
 }
 
-const SUBGROUP: &[&str] = &["subgroup"];
-const SUBGROUP_MEMBER: &[&str] = &["subgroup", "member"];
+pub(super) const SUBGROUP: &[&str] = &["subgroup"];
+pub(super) const SUBGROUP_MEMBER: &[&str] = &["subgroup", "member"];
 const SUBGROUP_STAGE: &[&str] = &["subgroup", "stage"];
 const MEMBER_TRAFFIC: &[&str] = &["member", "transport", "direction"];
 
 /// All metrics of a member.
-pub const METRICS: [MetricDescription; 31] = [
+pub const METRICS: [MetricDescription; 32] = [
     MetricDescription {
         name: "squall_ready",
         kind: MetricKind::Gauge,
@@ -340,34 +344,9 @@ pub const METRICS: [MetricDescription; 31] = [
             }
         },
     },
-    MetricDescription {
-        name: "squall_held_up_seconds",
-        kind: MetricKind::Gauge,
-        labels: SUBGROUP_MEMBER,
-        help: "For how long the member with this rank has delivered nothing, while this one waits for space in its window; there is no \
-               sample while none holds it up",
-        read: |scrape, each| {
-            for (id, subgroup) in scrape.figures.subgroups.iter().enumerate() {
-                let held =
-                    subgroup.held_up_by.and_then(|(node, since)| Some((scrape.figures.rank(node)?, since)));
-                if let Some((rank, since)) = held {
-                    let labels = vec![scrape.name(id), rank.to_string()];
-                    each(MetricSample { labels, value: SampleValue::Level(scrape.seconds_since(since)) });
-                }
-            }
-        },
-    },
-    MetricDescription {
-        name: "squall_consumer_standstill_seconds",
-        kind: MetricKind::Gauge,
-        labels: SUBGROUP,
-        help: "For how long this member's own application has taken nothing, although there are messages; 0 if it takes them",
-        read: |scrape, each| {
-            scrape.levels(each, |subgroup| {
-                Some(subgroup.stood_still.map_or(0.0, |since| scrape.seconds_since(since)))
-            });
-        },
-    },
+    slow::HELD_UP_SECONDS,
+    slow::HELD_UP_RATIO,
+    slow::STANDSTILL,
     shards::SENT,
     shards::UNDER_WAY,
     shards::DELIVERED,
@@ -487,7 +466,8 @@ the process joins, and count all views since.
 ";
 
 const TAIL: &str = "
-Which member is the slowest? `topk(1, max by (member, subgroup) (squall_stability_lag))` names the one that is behind in receiving, and
-`squall_held_up_seconds` the one that takes no messages. `squall top` shows both without Prometheus.
+Which member is the slowest, and why? `squall_held_up_ratio` says it of the last second; `squall_held_up_seconds` names a member that takes
+no messages at all, and `topk(1, max by (member, subgroup) (squall_stability_lag))` the one that is behind in receiving. `squall status` and
+`squall top` show it without Prometheus.
 Messages to shards wait for the member with the most in `squall_shard_behind`, which may be of another shard than those that wait.
 ";

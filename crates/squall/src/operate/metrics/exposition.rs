@@ -77,6 +77,7 @@ mod tests {
     use squall_fabric::{DurationHistogram, NodeId};
     use squall_log::WriteTally;
     use squall_protocols::genuine::ShardProgress;
+    use squall_protocols::group::{HoldUp, SlowCause};
     use squall_protocols::multicast::WindowTimes;
     use squall_transports::PeerTraffic;
     use squall_transports::composite::PeerTransport;
@@ -107,6 +108,7 @@ mod tests {
         ];
         subgroup.lags = vec![(NodeId(0), 0), (NodeId(64), 5)];
         subgroup.held_up_by = Some((NodeId(64), Instant::now()));
+        subgroup.hold_up = Some(HoldUp { member: NodeId(64), cause: SlowCause::Disk, percent: 95 });
         figures.subgroups = vec![subgroup];
         let progress = ShardProgress { shard: 0, leads: true, delivered: 11, pending: 2, clock: 13 };
         let (own, behind) = (Some(("east".into(), progress)), vec![(NodeId(64), 2)]);
@@ -124,6 +126,7 @@ mod tests {
             "squall_batches_total{subgroup=\"a \\\"b\\\"\",stage=\"send\"} 5",
             "squall_view_number 3.0",
             "squall_stability_lag{subgroup=\"a \\\"b\\\"\",member=\"2\"} 5.0",
+            "squall_held_up_ratio{subgroup=\"a \\\"b\\\"\",member=\"2\",cause=\"disk\"} 0.95",
             "squall_window_used_ratio{subgroup=\"a \\\"b\\\"\"} 0.75",
             "# TYPE squall_view_change_seconds histogram",
             "squall_view_change_seconds_bucket{le=\"0.005\"} 1",

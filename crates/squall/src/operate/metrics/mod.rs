@@ -10,6 +10,7 @@ mod catalogue;
 mod exposition;
 mod server;
 mod shards;
+mod slow;
 
 pub(crate) use board::{FiguresBoard, ShardFigures};
 pub use catalogue::{METRICS, MetricDescription, MetricKind, reference};
