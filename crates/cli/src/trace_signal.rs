@@ -1,5 +1,8 @@
 //! The signal that asks a member for a trace: SIGUSR1 writes what it has noticed lately into a file.
 
+use std::fs::{OpenOptions, remove_file, rename};
+use std::io::{ErrorKind, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
@@ -45,17 +48,25 @@ pub(crate) fn file(config: &Config) -> Option<PathBuf> {
     config.flight_record.clone().or_else(beside_log)
 }
 
-/// Writes a trace for ui.perfetto.dev, whole or not at all.
+/// Writes a trace for ui.perfetto.dev, whole or not at all, for the user of this process alone.
 pub(crate) fn write(file: &Path, record: &FlightRecord) -> Result<()> {
     let mut part = file.as_os_str().to_owned();
     part.push(".part");
-    std::fs::write(&part, trace::of_records(std::slice::from_ref(record)))
-        .and_then(|()| std::fs::rename(&part, file))
+    let write_part = || {
+        // What an earlier attempt has left behind may be readable by others.
+        remove_file(&part)
+            .or_else(|error| if error.kind() == ErrorKind::NotFound { Ok(()) } else { Err(error) })?;
+        let mut made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&part)?;
+        made.write_all(trace::of_records(std::slice::from_ref(record)).as_bytes())
+    };
+    write_part()
+        .and_then(|()| rename(&part, file))
         .with_context(|| format!("failed to write the trace to {}", file.display()))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
     use std::sync::mpsc::channel;
     use std::time::Duration;
 
@@ -97,6 +108,8 @@ mod tests {
             assert!(std::fs::read_to_string(&file).unwrap().starts_with("[\n"));
         }
         assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1, "nothing is left over");
+        let mode = std::fs::metadata(&file).unwrap().permissions().mode();
+        assert_eq!(mode & 0o7777, 0o600, "it is for its user alone");
         std::fs::remove_dir_all(&folder).unwrap();
         let error = write(&file, &FlightRecord::default()).unwrap_err().to_string();
         assert!(error.contains("trace.json"), "{error}");

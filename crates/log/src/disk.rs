@@ -75,6 +75,15 @@ pub trait Disk {
     /// # Errors
     /// As the system says.
     fn flush_folder(&self, folder: &str) -> Result<(), DiskError>;
+
+    /// Checks that the folder is still found where it was opened: files that are open would be written on when no process can find them any
+    /// more.
+    ///
+    /// # Errors
+    /// [`DiskCause::Vanished`], or as the system says.
+    fn check_folder(&self) -> Result<(), DiskError> {
+        Ok(())
+    }
 }
 
 /// A disk behind a reference, shared by threads, or used by one thread at a time.
@@ -118,6 +127,10 @@ macro_rules! disk_behind {
                 let $own = self;
                 $disk.flush_folder(folder)
             }
+            fn check_folder(&self) -> Result<(), DiskError> {
+                let $own = self;
+                $disk.check_folder()
+            }
         }
     )+};
 }
@@ -157,6 +170,8 @@ pub enum DiskCause {
         /// How long it has been under way.
         seconds: u64,
     },
+    /// It was removed or unmounted while it was in use, or another one is in its place.
+    Vanished,
     /// No copy of the register is good.
     RegisterLost,
     /// The register has grown too long.
@@ -192,6 +207,10 @@ impl DiskError {
             DiskCause::Hangs { .. } => {
                 return "the disk hangs: check it and what connects it; when it answers again, end this process and start it anew";
             }
+            DiskCause::Vanished => {
+                return "it was removed, unmounted or replaced while this member used it: bring it back, then start this member again; if it is \
+                        lost, start it with an empty folder, and it fetches from others what it lacks";
+            }
             DiskCause::RegisterLost => return "begin a new log in the folder, and join as a new member",
             DiskCause::RegisterLong { .. } => {
                 return "too many views with messages have ended in this group: start it anew from empty folders";
@@ -223,6 +242,7 @@ impl fmt::Display for DiskCause {
             Self::System(errno) => write!(f, "{}", std::io::Error::from_raw_os_error(*errno)),
             Self::Short { written, wanted } => write!(f, "{written} of {wanted} bytes were written"),
             Self::Hangs { seconds } => write!(f, "no answer for {seconds} s"),
+            Self::Vanished => f.write_str("it is not there any more"),
             Self::RegisterLost => f.write_str("no copy of it is good"),
             Self::RegisterLong { length } => {
                 write!(f, "it has {length} bytes, and {COPY_VALUE_BYTES_MAX} is the most")

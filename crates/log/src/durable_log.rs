@@ -1,10 +1,10 @@
-//! Threads that drive the core on a disk: writers, and one that makes segments ready.
+//! Threads that drive the core on a disk: writers, one that makes segments ready, and one that looks whether the folder is still there.
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use squall_fabric::DurationHistogram;
@@ -23,7 +23,8 @@ use crate::storage::{Storage, StorageError, disk_error};
 /// abandoned.
 ///
 /// Each of the writers asks the core for a frame, writes it and reports it; the core decides how many of them have work. While
-/// one writes a frame, the next one collects. The making of segments has a thread of its own, since it takes long.
+/// one writes a frame, the next one collects. The making of segments has a thread of its own, since it takes long. So has the look at the
+/// folder, each half second, since on a disk that hangs it does not return.
 #[derive(Debug)]
 pub struct DurableLog<D> {
     shared: Arc<Shared<D>>,
@@ -41,6 +42,8 @@ struct Shared<D> {
     wanted: Condvar,
     /// More is persisted, or the disk has failed.
     news: Condvar,
+    /// The log is being closed.
+    closing: Condvar,
 }
 
 #[derive(Debug)]
@@ -99,9 +102,9 @@ impl<D: Disk + Send + Sync + 'static> DurableLog<D> {
             is_abandoned: false,
             tally: WriteTally::default(),
         });
-        let (work, wanted, news) = (Condvar::new(), Condvar::new(), Condvar::new());
+        let [work, wanted, news, closing] = [(); 4].map(|()| Condvar::new());
         let report = Box::new(report);
-        let shared = Arc::new(Shared { storage, report, state, work, wanted, news });
+        let shared = Arc::new(Shared { storage, report, state, work, wanted, news, closing });
         // If one of the threads cannot be started, dropping this ends the others.
         let mut log = Self { shared, threads: Vec::new() };
         for writer in 0..settings.in_flight_max {
@@ -110,6 +113,8 @@ impl<D: Disk + Send + Sync + 'static> DurableLog<D> {
         }
         let preparer = Arc::clone(&log.shared);
         log.threads.push(thread("squall segments".into(), move || preparer.prepare())?);
+        let looker = Arc::clone(&log.shared);
+        log.threads.push(thread("squall folder".into(), move || looker.look())?);
         Ok(log)
     }
 
@@ -245,6 +250,7 @@ impl<D> Drop for DurableLog<D> {
         drop(state);
         self.shared.work.notify_all();
         self.shared.wanted.notify_all();
+        self.shared.closing.notify_all();
         for thread in self.threads.drain(..).filter(|_| !is_abandoned) {
             // Its panic was printed.
             let _ = thread.join();
@@ -352,6 +358,31 @@ impl<D: Disk> Shared<D> {
         }
     }
 }
+
+impl<D: Disk> Shared<D> {
+    /// The thread that looks whether the folder is still there: what is written to a file that no process finds any more is not on the disk.
+    fn look(&self) {
+        let _report = PanicReport(self);
+        let mut state = self.state();
+        while state.core.failure().is_none() && !state.is_closing {
+            state = unpoisoned(self.closing.wait_timeout(state, LOOK_EVERY)).0;
+            if state.is_closing {
+                return;
+            }
+            drop(state);
+            let looked = self.storage.disk().check_folder();
+            state = self.state();
+            if let Err(error) = looked {
+                state.core.handle_failed(None, error);
+                state = self.report_answers(state);
+                [&self.work, &self.wanted, &self.news].into_iter().for_each(Condvar::notify_all);
+            }
+        }
+    }
+}
+
+/// Between two looks at the folder.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// Ends the log with an error if its thread panics, so that no caller waits for what it does not write any more.
 struct PanicReport<'a, D>(&'a Shared<D>);

@@ -2,11 +2,16 @@
 //!
 //! Files are written with `O_DIRECT | O_DSYNC` if the file system allows it: a write is on the disk when it returns, and no page
 //! cache can report it as clean when it is not. Else with `fdatasync` behind each write, and one warning.
+//!
+//! All that is made here is for its user alone: folders with mode 0700, files with mode 0600. A folder of this user that others may enter,
+//! since an earlier release has made it, is closed to them when it is opened.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::os::unix::fs::{
+    DirBuilderExt as _, FileExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
+};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -23,11 +28,18 @@ use crate::names;
 #[derive(Debug)]
 pub struct FileDisk {
     root: PathBuf,
-    /// Locked as long as this lives.
-    _lock: Option<File>,
+    /// Locked as long as this lives, and the folder of segments: by their numbers in the file system a folder that has vanished is found out.
+    held: Option<HeldFolder>,
     /// Files that were used, each open for reading and writing.
     files: Mutex<BTreeMap<String, Arc<File>>>,
     is_direct: bool,
+}
+
+/// What a process that writes a folder has of it.
+#[derive(Debug)]
+struct HeldFolder {
+    lock: File,
+    log: File,
 }
 
 /// Why a folder cannot be opened.
@@ -71,21 +83,23 @@ impl FileDisk {
     }
 
     /// Makes the folder if it is absent, and locks it.
-    fn lock(root: &Path) -> Result<File, FolderError> {
+    fn lock(root: &Path) -> Result<HeldFolder, FolderError> {
         let failed = |operation, path: &Path| {
             let path = path.display().to_string();
             move |error: io::Error| DiskError { operation, path, cause: cause(&error) }
         };
         for folder in [root.to_owned(), root.join(names::LOG), root.join(names::CHECKPOINTS)] {
-            fs::create_dir_all(&folder).map_err(failed("make the folder", &folder))?;
+            make_folder(&folder).map_err(failed("make the folder", &folder))?;
         }
+        close_to_others(root);
         if let Some(parent) = root.parent().filter(|parent| !parent.as_os_str().is_empty()) {
             flush(parent).map_err(failed("flush", parent))?;
         }
         flush(root).map_err(failed("flush", root))?;
         let path = root.join(names::LOCK);
-        let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
-        let mut lock = options.map_err(failed("open", &path))?;
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(FILE_MODE);
+        let mut lock = options.open(&path).map_err(failed("open", &path))?;
         if !take_lock(&lock) {
             let mut holder = String::new();
             let _ = lock.read_to_string(&mut holder);
@@ -96,7 +110,9 @@ impl FileDisk {
         // Only for the error of another process.
         let name = format!("process {}\n", std::process::id());
         lock.set_len(0).and_then(|()| lock.write_all(name.as_bytes())).map_err(failed("write", &path))?;
-        Ok(lock)
+        let path = root.join(names::LOG);
+        let log = File::open(&path).map_err(failed("open", &path))?;
+        Ok(HeldFolder { lock, log })
     }
 
     /// Opens a folder for reading, also while another process writes it.
@@ -105,9 +121,18 @@ impl FileDisk {
         Self::new(root, None)
     }
 
-    fn new(root: &Path, lock: Option<File>) -> Self {
-        let is_direct = allows_direct(&root.join(if lock.is_some() { names::LOCK } else { names::IDENTITY }));
-        Self { root: root.to_owned(), _lock: lock, files: Mutex::default(), is_direct }
+    /// Returns whether a process has the folder open for writing.
+    #[must_use]
+    pub fn is_held(root: &Path) -> bool {
+        // A lock that is shared for this moment delays a process that opens the folder now; it waits longer than that.
+        File::open(root.join(names::LOCK)).is_ok_and(|lock| {
+            matches!(flock(&lock, FlockOperation::NonBlockingLockShared), Err(Errno::WOULDBLOCK))
+        })
+    }
+
+    fn new(root: &Path, held: Option<HeldFolder>) -> Self {
+        let is_direct = allows_direct(&root.join(if held.is_some() { names::LOCK } else { names::IDENTITY }));
+        Self { root: root.to_owned(), held, files: Mutex::default(), is_direct }
     }
 
     /// Makes a folder within this one, unless it is there.
@@ -115,8 +140,7 @@ impl FileDisk {
     /// # Errors
     /// If the disk fails.
     pub fn make_folder(&self, folder: &str) -> Result<(), DiskError> {
-        fs::create_dir_all(self.path(folder))
-            .map_err(|error| self.error("make the folder", folder, &error))?;
+        make_folder(&self.path(folder)).map_err(|error| self.error("make the folder", folder, &error))?;
         self.flush_folder("")
     }
 
@@ -145,7 +169,7 @@ impl FileDisk {
         if let Some(file) = files.get(path) {
             return Ok(Arc::clone(file));
         }
-        let can_write = self._lock.is_some();
+        let can_write = self.held.is_some();
         let options = OpenOptions::new()
             .read(true)
             .write(can_write)
@@ -166,7 +190,7 @@ impl FileDisk {
     /// Writes zeros with the file system's own order, and flushes once.
     fn fill(&self, path: &str, length: u64, begin_step: &mut dyn FnMut(u64)) -> io::Result<()> {
         let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(true).custom_flags(self.flags(false));
+        options.write(true).create(true).truncate(true).mode(FILE_MODE).custom_flags(self.flags(false));
         let file = options.open(self.path(path))?;
         let zeros = AlignedBuffer::zeroed(usize::try_from(length.min(PIECE)).expect("short"));
         let mut offset = 0;
@@ -254,6 +278,26 @@ impl Disk for FileDisk {
     fn flush_folder(&self, folder: &str) -> Result<(), DiskError> {
         flush(&self.path(folder)).map_err(|error| self.error("flush", folder, &error))
     }
+
+    fn check_folder(&self) -> Result<(), DiskError> {
+        let Some(HeldFolder { lock, log }) = &self.held else { return Ok(()) };
+        for (name, held) in [(names::LOCK, lock), (names::LOG, log)] {
+            let is_there = held.metadata().and_then(|held| {
+                let found = fs::metadata(self.path(name))?;
+                Ok((found.dev(), found.ino()) == (held.dev(), held.ino()))
+            });
+            let cause = match is_there {
+                Ok(true) => continue,
+                Ok(false) => DiskCause::Vanished,
+                Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+                    DiskCause::Vanished
+                }
+                Err(error) => cause(&error),
+            };
+            return Err(DiskError { operation: "find", path: self.path(name).display().to_string(), cause });
+        }
+        Ok(())
+    }
 }
 
 /// Locks a file, unless another process has it. A child that has just been forked has the locks of its parent until it runs its
@@ -271,6 +315,28 @@ fn take_lock(file: &File) -> bool {
     }
 }
 
+/// Makes a folder, and those above it that are absent, for this user alone.
+fn make_folder(folder: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(folder)
+}
+
+/// Takes from others what they may do with a folder, if it is of this user. Files in it that they can read are out of their reach then.
+fn close_to_others(folder: &Path) {
+    let Ok(mode) = fs::metadata(folder).map(|found| found.permissions().mode()) else { return };
+    if mode & OTHERS == 0 {
+        return;
+    }
+    let shown = folder.display();
+    match fs::set_permissions(folder, Permissions::from_mode(mode & 0o7777 & !OTHERS)) {
+        Ok(()) => {
+            tracing::info!(folder = %shown, "other users could enter the folder of the log: it is closed to them now");
+        }
+        Err(error) => {
+            tracing::warn!(folder = %shown, %error, "other users can enter the folder of the log, and this one cannot close it to them");
+        }
+    }
+}
+
 fn flush(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
@@ -284,6 +350,11 @@ fn cause(error: &io::Error) -> DiskCause {
     DiskCause::System(error.raw_os_error().unwrap_or(Errno::IO.raw_os_error()))
 }
 
+/// Of folders and files that are made here.
+const FOLDER_MODE: u32 = 0o700;
+const FILE_MODE: u32 = 0o600;
+/// What the group and others may do.
+const OTHERS: u32 = 0o077;
 /// How long to wait for the lock of a folder: longer than a fork takes.
 const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 /// Files that stay open: the segments in use, register, identity, a checkpoint.

@@ -169,6 +169,22 @@ impl<D: Disk> Storage<D> {
         Ok(storage)
     }
 
+    /// Returns what the folder on a disk belongs to, and its register; reads nothing else.
+    ///
+    /// # Errors
+    /// If the disk fails, or the folder has no readable identity.
+    pub fn peek(disk: D) -> Result<(LogIdentity, Option<RegisterValue>), StorageError> {
+        let (_, bytes) = CopyPair::open(&disk, names::IDENTITY, LogSettings::DEFAULT.block)?
+            .ok_or(IdentityError::Unreadable)?;
+        let identity = LogIdentity::from_bytes(&bytes)?;
+        let register = match CopyPair::open(&disk, names::REGISTER, identity.block as usize) {
+            Err(error) if error.is_absent() => None,
+            opened => opened?.and_then(|(_, bytes)| RegisterValue::from_bytes(&bytes)),
+        };
+        let register = register.filter(|register| register.log == identity.log);
+        Ok((identity, register))
+    }
+
     /// Opens what is there for reading, whosever it is.
     ///
     /// # Errors

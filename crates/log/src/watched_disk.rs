@@ -156,6 +156,10 @@ impl<D: Disk> Disk for WatchedDisk<D> {
     fn flush_folder(&self, folder: &str) -> Result<(), DiskError> {
         self.watch("flush", folder, 0, |disk| disk.flush_folder(folder))
     }
+
+    fn check_folder(&self) -> Result<(), DiskError> {
+        self.watch("find", "the folder of the log", 0, Disk::check_folder)
+    }
 }
 
 #[cfg(test)]

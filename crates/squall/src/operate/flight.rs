@@ -5,6 +5,9 @@
 //! and the file that the configuration names (`flight_record`), which is written when the group ends here, also after a panic of the
 //! polling thread. `squall trace` asks the polling threads of all members.
 
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use squall_transports::bootstrap::BootstrapError;
@@ -39,7 +42,7 @@ pub fn ask_flight_record(config: &Config, address: &Address) -> Result<FlightRec
 /// Checks that a flight record can be written to `file` later, when it is too late to correct anything.
 pub(crate) fn check_file(file: &Path) -> Result<(), JoinError> {
     let cannot = |cause| JoinError::FlightRecord { file: file.into(), cause };
-    std::fs::OpenOptions::new().append(true).create(true).open(file).map(drop).map_err(cannot)
+    OpenOptions::new().append(true).create(true).mode(FILE_MODE).open(file).map(drop).map_err(cannot)
 }
 
 /// Writes a flight record as a trace. If `file` has one, it becomes `FILE.old`: a member that is started again and ends once more does
@@ -50,11 +53,18 @@ pub(crate) fn write(file: &Path, record: &FlightRecord) -> std::io::Result<()> {
         old.push(".old");
         std::fs::rename(file, old)?;
     }
-    std::fs::write(file, trace::of_records(std::slice::from_ref(record)))
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(FILE_MODE);
+    options.open(file)?.write_all(trace::of_records(std::slice::from_ref(record)).as_bytes())
 }
+
+/// Of a file that is made: what a member has noticed is for its user alone.
+const FILE_MODE: u32 = 0o600;
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     /// The record of the end before is kept beside the new one.
@@ -68,6 +78,10 @@ mod tests {
         for rank in [1, 2, 3] {
             record.rank = rank;
             write(&file, &record).unwrap();
+        }
+        for name in ["flight.json", "flight.json.old"] {
+            let mode = std::fs::metadata(folder.join(name)).unwrap().permissions().mode();
+            assert_eq!(mode & 0o7777, 0o600, "{name} is for its user alone");
         }
         let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap();
         assert!(read("flight.json").contains("rank 3") && read("flight.json.old").contains("rank 2"));

@@ -5,10 +5,12 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
@@ -194,7 +196,7 @@ impl LinkSocket for UnixStream {
     fn bind(address: &Address) -> io::Result<UnixListener> {
         let listener = match address {
             Address::Abstract(name) => UnixListener::bind_addr(&UnixAddr::from_abstract_name(name)?),
-            Address::Path(path) => UnixListener::bind(path),
+            Address::Path(path) => bind_for_user(path),
             Address::Tcp { .. } => Err(ErrorKind::InvalidInput.into()),
         }?;
         listener.set_nonblocking(true)?;
@@ -264,6 +266,19 @@ impl LinkSocket for UnixStream {
         Ok((!peer.is_of_this_user()).then_some(peer.user))
     }
 }
+
+/// Listens at a path, to which only this user can connect: the mode of the socket, before it has a name, limits that of its file.
+fn bind_for_user(path: &Path) -> io::Result<UnixListener> {
+    let flags = SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// As many as the kernel allows (`net.core.somaxconn`).
+const BACKLOG: i32 = i32::MAX;
 
 /// Connects to an address within some time. The connection is not paced ([`crate::pacing`]).
 ///

@@ -190,6 +190,9 @@ fn a_socket_file_is_replaced_when_stale_and_removed_at_the_end() {
         Err(BootstrapError::AddressInUse { .. })
     ));
     assert!(path.exists(), "a socket in use is kept");
+    let mode = std::os::unix::fs::PermissionsExt::mode(&path.metadata().unwrap().permissions());
+    assert_eq!(mode & 0o7777, 0o600, "other users cannot connect");
+    drop(std::os::unix::net::UnixStream::connect(&path).expect("this one can"));
     drop(listener);
     assert!(!path.exists());
 }

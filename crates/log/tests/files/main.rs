@@ -1,5 +1,7 @@
 //! The log on real files: restarts, bits that flip, files that are cut off, full disks, two processes on one folder.
 
+mod folder;
+
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
