@@ -38,8 +38,8 @@ pub(crate) struct GroupHandles {
     feed: Option<Arc<ShardFeed>>,
     /// The log of the durable subgroups, if there are any.
     log: Option<Arc<ProcessLog>>,
-    /// The view with which the group restarts from its logs, and its durable subgroups.
-    restarted: Option<(u64, Vec<SubgroupId>)>,
+    /// The view with which the group restarts from its logs.
+    restarted: Option<u64>,
     /// This member, as its register names it.
     member: Option<LogMember>,
     /// The current view.
@@ -89,9 +89,10 @@ impl GroupHandles {
         self.log = log;
     }
 
-    /// Notes that the group restarts from its logs with `view`: each member of a `durable` subgroup makes the state from its log.
-    pub(crate) fn restart(&mut self, view: u64, durable: Vec<SubgroupId>) {
-        self.restarted = Some((view, durable));
+    /// Notes that the group restarts from its logs with `view`: each member of a durable subgroup makes the state from its log, and those of
+    /// the others begin with the initial state.
+    pub(crate) const fn restart(&mut self, view: u64) {
+        self.restarted = Some(view);
     }
 
     /// Sets what this process is in the group, for the first time or after an attempt that has failed.
@@ -127,10 +128,8 @@ impl GroupApplication for GroupHandles {
             let members = placement.map_or_else(Vec::new, |placement| placement.members.clone());
             let is_in = self.member.is_some_and(|member| members.contains(&member.node));
             let has_holders = !view.holders(id.0).is_empty();
-            let restarted = self.restarted.as_ref();
-            let recovers =
-                is_in && restarted.is_some_and(|(of, durable)| *of == view.id && durable.contains(&id));
-            slot.begin_view(view, members, is_in, has_holders, recovers);
+            let begins_again = is_in && self.restarted == Some(view.id);
+            slot.begin_view(view, members, is_in, has_holders, begins_again);
         }
         self.feed.iter().for_each(|feed| feed.begin_view(view.nodes()));
         self.status.set_state_news();

@@ -69,8 +69,11 @@ pub struct ShardView {
     /// The members of the shard, by rank in it.
     pub members: Vec<NodeId>,
     /// The members of the group that held the shard's state when the previous view ended; if there are any, some of
-    /// them are members of the shard \[A8\]. In view 0 all members have the initial state.
+    /// them are members of the shard \[A8\].
     pub holders: Vec<NodeId>,
+    /// Whether the shard begins with this view, with its initial state at all members: the group begins, or it begins again after all its
+    /// processes had ended, and the shard is in memory \[A18\].
+    pub is_first: bool,
 }
 
 /// A message of the shard's subgroup.
@@ -235,7 +238,7 @@ impl<M: Machine> Replica<M> {
 
     /// Begins the next view; all messages of the previous one have been delivered. Views in which this member is not
     /// in the shard may be skipped, but not all views between two stays ([`ShardEvents`](super::ShardEvents)).
-    /// `first` makes the initial state of the shard, in view 0.
+    /// `first` makes the initial state of the shard, in its first view.
     ///
     /// # Panics
     /// If the view is not later than the previous one.
@@ -249,7 +252,7 @@ impl<M: Machine> Replica<M> {
             _ if !view.members.contains(&self.node) => Standing::Absent,
             Standing::Absent => {
                 self.since = view.id;
-                self.enter(view.id, first)
+                self.enter(&view, first)
             }
             Standing::Holding(mut held) => {
                 held.position = held.position.max(start);
@@ -262,7 +265,7 @@ impl<M: Machine> Replica<M> {
             }
             standing => standing,
         };
-        if view.id == 0 {
+        if view.is_first {
             self.last_holders.clone_from(&view.members);
         } else if !view.holders.is_empty() {
             self.last_holders.clone_from(&view.holders);
@@ -287,11 +290,12 @@ impl<M: Machine> Replica<M> {
         self.standing = Standing::Recovered(recovery.held);
     }
 
-    fn enter(&self, view: u64, first: impl FnOnce() -> M) -> Standing<M> {
-        if view > 0 {
+    fn enter(&self, view: &ShardView, first: impl FnOnce() -> M) -> Standing<M> {
+        if !view.is_first {
             return Standing::Waiting { search: Search::default(), delivered: VecDeque::new(), bytes: 0 };
         }
-        Standing::Holding(Held { machine: first(), sessions: Sessions::default(), position: self.seen })
+        let sessions = Sessions::beginning_in(if mutant!(NumberSessionsAnew) { 0 } else { view.id });
+        Standing::Holding(Held { machine: first(), sessions, position: self.seen })
     }
 
     /// Takes the next message. If it is this member's, passes the origin of each of its updates and the answer to

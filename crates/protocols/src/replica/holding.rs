@@ -42,7 +42,8 @@ impl Holding {
         self.is_lost = view > 0 && !has_holders;
     }
 
-    /// Notes that this member has the state in the view that has begun, with which its group begins again: it is made from the log \[A13\].
+    /// Notes that this member has the state in the view that has begun, with which its group begins again: it is made from the log
+    /// \[A13\], or is the initial one \[A18\].
     pub fn recover(&mut self) {
         self.held = self.stay;
     }

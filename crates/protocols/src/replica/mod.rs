@@ -18,8 +18,8 @@
 //! **Step order** at each member, which its driver follows:
 //! 1. Deliver all messages of a view in order ([`Replica::deliver`]), then begin the next view
 //!    ([`Replica::begin_view`]), at every member of the group, including those outside the shard. In view 0 a shard
-//!    begins with its initial state; later, a joiner of the shard waits for the state, or, if the view has no holder,
-//!    considers it lost at once.
+//!    begins with its initial state, and so does one in memory in the view with which a group begins again after all its processes have
+//!    ended; later, a joiner of the shard waits for the state, or, if the view has no holder, considers it lost at once.
 //! 2. A joiner keeps what is delivered, so that senders never wait for it, and asks one member of the shard after the
 //!    other ([`Replica::ask`]), first those that hold the state according to the view, for a state at or after the
 //!    start of its first view in the shard. If a state provider dies, or is silent for too long, the joiner asks the
@@ -65,6 +65,8 @@
 //! - \[A17\] The updates of one thread of a member to one shard are applied in the order in which it submitted them, whether they go
 //!   through this member's window or, before it holds the state, through other members ([`Outbox::submit_own`]). Of one whose outcome
 //!   was reported as unknown this does not hold: it may be applied later.
+//! - \[A18\] When all members of a group have ended and begin again, each member of a shard in memory holds the initial state in the view
+//!   with which the group begins again, and no update of before is applied any more: sessions of before are forgotten.
 //! - \[A10\] A client outside the group, idle or busy, can reach the group even after all members that it knew have
 //!   been replaced one by one, if no period of [`Contacts`] passes without one of them.
 //!
@@ -110,7 +112,7 @@ pub use position_reader::PositionReader;
 pub use service::Queries;
 pub use sessions::{OPEN_MAX, SessionAnswer, Sessions, SessionsError};
 pub use shard_events::{ShardEvent, ShardEvents};
-pub use shards::{members_of_shard, place, shard_of_key};
+pub use shards::{first_holders, members_of_shard, place, shard_of_key};
 pub use transfer::{ArrivedState, AskForState, StateTransfer, StateTransferSettings};
 pub use under_way::{UnderWay, UpdateOutcome};
 pub use version::{CountedLog, LogPart, TimedPosition, VersionFault, VersionPoint, VersionReplay};

@@ -45,6 +45,8 @@ mutations! {
         AskAfterFailures,
         /// \[A13\] A state that is made again from the log forgets which updates its clients have sent.
         RecoverWithoutSessions,
+        /// \[A18\] A shard that begins again numbers its sessions as it did the first time.
+        NumberSessionsAnew,
         /// \[A14\] A version is made from a state that is later.
         ContinueFromLater,
         /// \[A14\] A version is made from a state behind which the log is not kept any more.

@@ -8,7 +8,8 @@
 //! There are at most `sessions_max` sessions, with replies of at most `replies_bytes_max` bytes together; when there
 //! are more, the least recently used one is forgotten, the same at all members because the order of updates decides
 //! it. Its client learns that, and no update of the session is applied any more: forgetting never makes an update
-//! count twice. The table is sent with the state.
+//! count twice. The table is sent with the state. A shard that begins again, without the state of before, gives its sessions numbers that
+//! none has had, so that a client of before learns that its session is forgotten \[A18\].
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -77,6 +78,12 @@ pub enum SessionAnswer {
 pub const OPEN_MAX: u32 = 1024;
 
 impl Sessions {
+    /// Returns the sessions of a shard that begins in a view: their numbers are greater than those of all sessions that were opened in
+    /// earlier views.
+    pub(super) fn beginning_in(view: u64) -> Self {
+        Self { opened: view.saturating_mul(SESSIONS_BETWEEN), ..Self::default() }
+    }
+
     /// Opens a session.
     pub(super) fn open(&mut self, settings: ReplicaSettings) -> SessionAnswer {
         self.opened += 1;
@@ -191,6 +198,9 @@ fn reply(bytes: &mut &[u8]) -> Result<Result<Vec<u8>, u64>, SessionsError> {
     *bytes = rest;
     Ok(Ok(reply.to_vec()))
 }
+
+/// More sessions than are opened in all views before a later one: each takes a message.
+const SESSIONS_BETWEEN: u64 = 1 << 32;
 
 /// Marks the length of a reply that is not kept.
 const TOO_LONG: u64 = 1 << 63;

@@ -196,7 +196,7 @@ impl ShardPart {
         let is_in = members.contains(&self.node);
         self.since = if is_in { self.since.or(Some(view.id)) } else { None };
         let holders = view.holders(self.shard);
-        let view = ShardView { id: view.id, group: view.nodes(), members, holders };
+        let view = ShardView { id: view.id, group: view.nodes(), members, holders, is_first: view.id == 0 };
         self.replica.begin_view(view, AppendList::default);
         let stays = self.replica.may_send_since().is_some();
         let left = if stays { Vec::new() } else { self.outbox.leave() };

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use squall_fabric::{Duration, Fabric as _, Instant, NodeId, Shortage};
-use squall_protocols::group::{GroupCore, GroupSettings, Placement, SubgroupId, SubgroupLayout};
-use squall_protocols::membership::{self, Member, RankSet, View};
+use squall_protocols::group::{GroupCore, GroupSettings, SubgroupId};
+use squall_protocols::membership::{self, Member, View};
+use squall_protocols::replica;
 use squall_transports::TransportFabric as _;
 use squall_transports::bootstrap::BootstrapProgress;
 use squall_transports::runner::Runner;
@@ -89,8 +90,8 @@ impl Node {
                 }
                 EntryStart::Restarted(mut view) => {
                     let members = view.nodes();
-                    view.holders = holders(&view, &*new_layout(), &durable, config.subgroups.len());
-                    handles.restart(view.id, durable.clone());
+                    view.holders = replica::first_holders(&view, &*new_layout(), config.subgroups.len());
+                    handles.restart(view.id);
                     (GroupCore::begin(&mut fabric, view, new_layout(), settings, handles), members)
                 }
                 EntryStart::Joining { members, mut joining, .. } => {
@@ -147,22 +148,4 @@ fn group_settings(config: &Config, durable: &[SubgroupId]) -> GroupSettings {
     let is_shared = config.transport == Transport::Shm;
     let genuine = config.genuine.as_ref().map(|genuine| genuine.settings(is_shared));
     GroupSettings { membership, durable: durable.to_vec(), genuine, ..GroupSettings::default() }
-}
-
-/// The members that hold the state of each subgroup in a view with which a group restarts from its logs: all members of
-/// the durable ones, since each makes the state from its log \[A13\]. The others' states are lost.
-fn holders(
-    view: &View,
-    layout: &dyn SubgroupLayout,
-    durable: &[SubgroupId],
-    subgroups: usize,
-) -> Vec<RankSet> {
-    let mut holders = vec![RankSet::EMPTY; subgroups];
-    let (placements, _) = layout.place(view);
-    for Placement { id, members, .. } in
-        placements.into_iter().filter(|placement| durable.contains(&placement.id))
-    {
-        holders[id.0 as usize] = members.iter().filter_map(|node| view.rank(*node)).collect();
-    }
-    holders
 }

@@ -16,6 +16,7 @@ use squall_fabric::mutex::lock;
 use squall_protocols::group::SubgroupId;
 use squall_protocols::multicast::Pull;
 use squall_protocols::replica::{ShardDelivery, ShardEvent, ShardView};
+use squall_transports::log;
 
 use super::machine::Replicated;
 use super::remote::{Directory, RemoteShards};
@@ -277,12 +278,19 @@ impl<T: Replicated> Lane<T> {
             Some(ShardEvent::Messages(pull)) => self.pull = Some(pull),
             Some(ShardEvent::View(view, members)) => {
                 self.pull = None;
-                if self.shard.slot.recovers_in(view.id) && !recovery::recover(&self.shard) {
+                let begins_again = self.shard.slot.begins_again_in(view.id);
+                let is_durable = self.shard.durable.is_some();
+                if begins_again && is_durable && !recovery::recover(&self.shard) {
                     // The group has ended here, which is found at the next step.
                     return false;
                 }
+                if begins_again && !is_durable {
+                    let (subgroup, view) = (&self.shard.subgroup, view.id);
+                    log::warn!(%subgroup, view, "the group has begun again from its logs, and this object is in memory: it begins with nothing");
+                }
+                let is_first = view.id == 0 || (begins_again && !is_durable);
                 let (group, holders) = (view.nodes(), view.holders(self.shard.id.0));
-                self.shard.begin_view(ShardView { id: view.id, group, members, holders });
+                self.shard.begin_view(ShardView { id: view.id, group, members, holders, is_first });
             }
             None => return false,
         }

@@ -43,16 +43,16 @@ pub(crate) struct SubgroupSlot {
 struct SlotState {
     usage: Usage,
     holding: Holding,
-    /// The view in which this member makes the state from its log.
-    recovers_in: Option<u64>,
+    /// The view with which the group begins again from its logs: this member makes the state from its log, or begins with the initial one.
+    begins_again_in: Option<u64>,
 }
 
 impl SlotState {
-    fn begin_view(&mut self, view: u64, stay: Option<u64>, has_holders: bool, recovers: bool) {
+    fn begin_view(&mut self, view: u64, stay: Option<u64>, has_holders: bool, begins_again: bool) {
         self.holding.begin_view(view, stay, has_holders);
-        if recovers {
+        if begins_again {
             self.holding.recover();
-            self.recovers_in = Some(view);
+            self.begins_again_in = Some(view);
         }
     }
 }
@@ -174,9 +174,10 @@ impl SubgroupSlot {
         lock(&self.state).holding.hold(since)
     }
 
-    /// Returns whether this member makes the state of `view` from its log, instead of getting it from others.
-    pub(crate) fn recovers_in(&self, view: u64) -> bool {
-        lock(&self.state).recovers_in == Some(view)
+    /// Returns whether the group begins again with `view`, so that this member does not get the state from others: it makes it from its log, or
+    /// begins with the initial one.
+    pub(crate) fn begins_again_in(&self, view: u64) -> bool {
+        lock(&self.state).begins_again_in == Some(view)
     }
 
     /// Returns whether this member holds the state.
@@ -212,18 +213,18 @@ impl SubgroupSlot {
         lock(&self.outgoing).since = None;
     }
 
-    /// Begins a view in which the subgroup has these members, this one among them if `is_in`. A member that `recovers` makes the state
-    /// from its log.
+    /// Begins a view in which the subgroup has these members, this one among them if `is_in`. With one that `begins_again` the group comes back
+    /// from its logs.
     pub(crate) fn begin_view(
         &self,
         view: &View,
         members: Vec<NodeId>,
         is_in: bool,
         has_holders: bool,
-        recovers: bool,
+        begins_again: bool,
     ) {
         let stay = is_in.then(|| lock(&self.outgoing).since.unwrap_or(view.id));
-        lock(&self.state).begin_view(view.id, stay, has_holders, recovers);
+        lock(&self.state).begin_view(view.id, stay, has_holders, begins_again);
         self.tap.install(SubgroupView::new(view, &members));
         let mut events = lock(&self.events);
         events.sources().for_each(Pull::shed);

@@ -6,9 +6,10 @@ use std::thread;
 use std::time::Duration;
 
 use crate::accounts::{AccountBook, configs, run};
-use crate::storage::PATIENCE;
-use squall::config::Transport;
+use crate::storage::{PATIENCE, wait_until};
+use squall::config::{SubgroupConfig, Transport};
 use squall::object::{Client, Object};
+use squall::{Config, Group};
 
 /// Updates the account of this member.
 fn deposit(rank: usize, accounts: &Object<AccountBook>, count: u64) -> AccountBook {
@@ -96,4 +97,65 @@ fn a_client_outlives_the_members() {
     assert!(runs > 1, "the client was done in one run");
     let found = run(&configs[..3], |_, accounts| balances(accounts));
     assert!(found.iter().all(|state| *state == AccountBook(BTreeMap::from([(7, deposits)]))), "{found:?}");
+}
+
+/// Has each of these members do something with its two objects, one durable and one in memory, when all are in one view.
+fn run_both<R: Send>(
+    configs: &[Config],
+    act: impl Fn(usize, &Object<AccountBook>, &Object<AccountBook>) -> R + Sync,
+) -> Vec<R> {
+    let all = Barrier::new(configs.len());
+    let member = |config: &Config| {
+        let mut group = Group::join(config.clone()).expect("the group starts");
+        let accounts = group.object("accounts", AccountBook::default).expect("it can carry one");
+        let cache = group.object("cache", AccountBook::default).expect("it can carry one");
+        wait_until("all are in the view", || group.members() == configs.len());
+        accounts.wait_ready(PATIENCE).expect("it has the state");
+        cache.wait_ready(PATIENCE).expect("it has the state");
+        all.wait();
+        let result = act(group.rank(), &accounts, &cache);
+        all.wait();
+        result
+    };
+    thread::scope(|scope| {
+        let threads: Vec<_> = configs.iter().map(|config| scope.spawn(|| member(config))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("the member does not panic")).collect()
+    })
+}
+
+/// \[A18\] An object in memory beside a durable one begins with nothing when its group begins again, also for clients of before: their sessions
+/// are not those of clients that come later. Its state was lost for ever once.
+#[test]
+fn an_object_in_memory_begins_with_nothing_beside_a_durable_one() {
+    let (_root, configs) = configs(Transport::Tcp, "restart-object-memory");
+    let configs: Vec<Config> =
+        configs.into_iter().map(|config| config.subgroup("cache", SubgroupConfig::default())).collect();
+    let client =
+        || Client::<AccountBook>::connect_with(&configs[0], "cache", PATIENCE).expect("the group runs");
+    let add = |client: &Client<AccountBook>| {
+        client.update(b"", &(7, 1)).expect("it can be sent").wait().expect("it is applied")
+    };
+    let clients = run_both(&configs[..3], |rank, accounts, cache| {
+        deposit(rank, accounts, 10);
+        deposit(rank, cache, 10);
+        let client = (rank == 0).then(client)?;
+        assert_eq!((add(&client), add(&client)), (1, 2));
+        Some(client)
+    });
+    let before = clients.into_iter().flatten().next().expect("rank 0 has it");
+    // The joiner gets the state of both from the others.
+    let looked = Barrier::new(configs.len());
+    let found = run_both(&configs, |rank, accounts, cache| {
+        let found = (balances(accounts), balances(cache));
+        looked.wait();
+        deposit(rank, cache, 10);
+        if rank == 0 {
+            let later = client();
+            assert_eq!(add(&later), 1, "the state has begun anew");
+            assert_eq!((add(&before), add(&later), add(&before)), (2, 3, 4), "each counts once");
+        }
+        found
+    });
+    let all = (expected([10; 3]), AccountBook::default());
+    assert!(found.iter().all(|found| *found == all), "{found:?}");
 }

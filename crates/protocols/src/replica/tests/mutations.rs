@@ -32,7 +32,7 @@ fn caught(mutation: ReplicaMutation) -> Option<(u64, String)> {
 const SEEDS_MAX: u64 = 20000;
 
 /// Each mutation, and the invariant that it breaks first.
-const MUTATIONS: [(ReplicaMutation, &str); 21] = [
+const MUTATIONS: [(ReplicaMutation, &str); 22] = [
     (ReplicaMutation::TakeOlderState, "[A1]"),
     (ReplicaMutation::ApplyAllKept, "[A1]"),
     (ReplicaMutation::ForgetKept, "[A1]"),
@@ -46,6 +46,7 @@ const MUTATIONS: [(ReplicaMutation, &str); 21] = [
     (ReplicaMutation::HoldAfterWedge, "[A"),
     (ReplicaMutation::AskTheSame, "[V8]"),
     (ReplicaMutation::RecoverWithoutSessions, "[A1]"),
+    (ReplicaMutation::NumberSessionsAnew, "[A1]"),
     (ReplicaMutation::ContinueFromLater, "[A14]"),
     (ReplicaMutation::ReadBeforeBase, "[A14]"),
     (ReplicaMutation::ReadToNewest, "[A14]"),

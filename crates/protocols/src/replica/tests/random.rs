@@ -17,6 +17,7 @@ pub(super) struct ReplicaRunTally {
     losses: u64,
     repeated: u64,
     restarts: u64,
+    begun_again: u64,
 }
 
 /// A client: one update at a time, sent again until it is answered.
@@ -33,6 +34,8 @@ struct Run {
     clients: [Client; 2],
     replicas: usize,
     nodes: u32,
+    /// The members make the state again from their logs when all have ended.
+    is_durable: bool,
     /// The probabilities of views, deaths, shards by weight, and ends of all members, per thousand.
     habits: [u32; 4],
     /// The view has ended, and the next one has not begun.
@@ -57,8 +60,19 @@ pub(super) fn run(seed: u64, tally: &mut ReplicaRunTally) -> Result<(), WorldFau
         [[50, 150, 600], [0, 50, 150], [1000, 500, 0], [0, 0, 100]].map(|choices| choices[prng.index(3)]);
     let hangs = prng.chance(200).then(|| NodeId(prng.below(6) as u32));
     let clients = Default::default();
-    let mut run =
-        Run { world, prng, clients, replicas, nodes, habits, is_wedged: false, hangs, tally: *tally };
+    let (is_durable, is_wedged, tally_before) = (seed.is_multiple_of(2), false, *tally);
+    let mut run = Run {
+        world,
+        prng,
+        clients,
+        replicas,
+        nodes,
+        is_durable,
+        habits,
+        is_wedged,
+        hangs,
+        tally: tally_before,
+    };
     let weights = [(); MOVES].map(|()| 1 + run.prng.below(9));
     for _ in 0..MOVES_PER_RUN {
         let mut at = run.prng.below(weights.iter().sum());
@@ -139,6 +153,8 @@ impl Run {
                 }
                 SessionAnswer::Reply(_) | SessionAnswer::Overtaken => {}
                 SessionAnswer::ReplyTooLong(_) => unreachable!("replies are words"),
+                // The state of before is gone, and all its sessions with it. What the client sends now is something else.
+                SessionAnswer::Forgotten if !self.is_durable => *client = Client::default(),
                 SessionAnswer::Early | SessionAnswer::Forgotten => {
                     unreachable!("there are few sessions, each with one update")
                 }
@@ -174,6 +190,9 @@ impl Run {
 
     /// All members die, and some of them begin again, if those that are left have all logs of the shard.
     fn restart(&mut self) {
+        if !self.is_durable {
+            return self.begin_again();
+        }
         let view = self.world.view();
         let holds = |node: &NodeId| self.world.members[node].replica.position().is_some();
         // In a durable shard the logs of all members reach back to the beginning; in these runs those of its holders do.
@@ -186,6 +205,17 @@ impl Run {
         self.is_wedged = false;
         self.world.restart(back, &mut self.prng);
         self.tally.restarts += 1;
+    }
+
+    /// All members die, and some of them begin again with a shard in memory.
+    fn begin_again(&mut self) {
+        let mut back = self.world.view().group.clone();
+        self.prng.shuffle(&mut back);
+        back.truncate(1 + self.prng.index(back.len()));
+        self.is_wedged = false;
+        let replicas = self.replicas;
+        self.world.begin_again(back, |nodes| members_of_shard(0, replicas, nodes));
+        self.tally.begun_again += 1;
     }
 
     fn fail(&mut self, node: NodeId) {
@@ -318,7 +348,9 @@ fn all_that_hold_the_state_hold_the_same() {
         }
     }
     println!("{tally:?}");
-    let ReplicaRunTally { views, acknowledged, denied, transfers, losses, repeated, restarts } = tally;
-    let least = [views, acknowledged, denied, transfers, losses, repeated, restarts].into_iter().min();
+    let ReplicaRunTally { views, acknowledged, denied, transfers, losses, repeated, restarts, begun_again } =
+        tally;
+    let all = [views, acknowledged, denied, transfers, losses, repeated, restarts, begun_again];
+    let least = all.into_iter().min();
     assert!(least > Some(100), "{tally:?}");
 }

@@ -113,6 +113,10 @@ pub(super) struct ReplicaWorld {
     pub(super) members: BTreeMap<NodeId, WorldMember>,
     views: Vec<(ShardView, Vec<Entry>)>,
     pub(super) in_flight: Vec<SentSnapshot>,
+    /// The view in which the state has begun; and the sessions that were used before it, or whose clients were told that they are open.
+    origin: u64,
+    former: BTreeSet<u64>,
+    known_sessions: BTreeSet<u64>,
     /// Updates that were reported as applied, and their positions then.
     pub(super) acknowledged: BTreeMap<u64, ShardPosition>,
     /// Updates that were reported to their senders as not delivered.
@@ -128,6 +132,9 @@ impl ReplicaWorld {
             members: BTreeMap::new(),
             views: Vec::new(),
             in_flight: Vec::new(),
+            origin: 0,
+            former: BTreeSet::new(),
+            known_sessions: BTreeSet::new(),
             acknowledged: BTreeMap::new(),
             denied: BTreeSet::new(),
             answers: Vec::new(),
@@ -181,8 +188,33 @@ impl ReplicaWorld {
             member.holding.begin_view(id, member.window_since, !holders.is_empty());
         }
         let gone: Vec<_> = self.living().into_iter().filter(|node| !group.contains(node)).collect();
-        self.views.push((ShardView { id, group, members: shard, holders }, Vec::new()));
+        let view = ShardView { id, group, members: shard, holders, is_first: id == 0 };
+        self.views.push((view, Vec::new()));
         gone.into_iter().for_each(|node| self.stop(node));
+    }
+
+    /// All members die at once, and `back` begin the next view, those that `choose` takes with a shard in memory \[A18\].
+    pub(super) fn begin_again(&mut self, back: Vec<NodeId>, choose: impl FnOnce(&[NodeId]) -> Vec<NodeId>) {
+        let (id, last) = (self.views.len() as u64, self.views.len() - 1);
+        for member in self.members.values_mut() {
+            // No process is left to be notified.
+            (member.lives, member.under_way) = (false, UnderWay::default());
+            member.window.clear();
+        }
+        self.in_flight.clear();
+        self.acknowledged.clear();
+        self.origin = id;
+        self.former.append(&mut self.known_sessions);
+        let members = choose(&back);
+        for node in &back {
+            let mut member = WorldMember { at: Some(last), next: usize::MAX, ..WorldMember::new(*node) };
+            member.window_since = members.contains(node).then_some(id);
+            member.holding.begin_view(id, member.window_since, true);
+            member.holding.recover();
+            self.members.insert(*node, member);
+        }
+        let view = ShardView { id, group: back, holders: members.clone(), members, is_first: true };
+        self.views.push((view, Vec::new()));
     }
 
     /// All members die at once, and `back` begin the next view of the shard with what their logs have: of the last view, in addition to
@@ -216,7 +248,7 @@ impl ReplicaWorld {
             }
             self.members.insert(*node, member);
         }
-        let view = ShardView { id, group: back, holders: members.clone(), members };
+        let view = ShardView { id, group: back, holders: members.clone(), members, is_first: false };
         self.views.push((view, Vec::new()));
     }
 
@@ -371,6 +403,9 @@ impl ReplicaWorld {
         match (waiting, answer) {
             (WorldWaiter::Own(id), _) => drop(self.acknowledged.insert(id, position)),
             (WorldWaiter::Client(client), AppliedReply::Session(answer)) => {
+                if let SessionAnswer::Opened(id) = answer {
+                    self.known_sessions.insert(id);
+                }
                 if matches!(answer, SessionAnswer::Reply(_)) {
                     self.acknowledged.entry(entry.id).or_insert(position);
                 }
@@ -383,12 +418,14 @@ impl ReplicaWorld {
     /// Returns all updates up to `position` as they have to be: those of each session once.
     fn list_at(&self, position: ShardPosition) -> UpdateList {
         let mut sessions = BTreeMap::new();
-        let entries = self.views.iter().flat_map(|(view, log)| log.iter().map(move |entry| (view.id, entry)));
+        let views = self.views.iter().filter(|(view, _)| view.id >= self.origin);
+        let entries = views.flat_map(|(view, log)| log.iter().map(move |entry| (view.id, entry)));
         let before = entries
             .take_while(|(view, entry)| ShardPosition { view: *view, sequence: entry.sequence } < position);
         let counts = |(_, entry): &(u64, &Entry)| match entry.origin {
             UpdateOrigin::Member(_) => true,
             UpdateOrigin::Open(_) | UpdateOrigin::Query(_) => false,
+            UpdateOrigin::Session { id, .. } if self.former.contains(&id) => false,
             UpdateOrigin::Session { id, number, .. } => {
                 let last = sessions.entry(id).or_insert(0);
                 number > std::mem::replace(last, number.max(*last))
@@ -403,6 +440,10 @@ impl ReplicaWorld {
             let (Some(list), Some(position)) = (member.replica.machine(), member.replica.position()) else {
                 continue;
             };
+            if position.view < self.origin {
+                // It has died before the state began.
+                continue;
+            }
             let expected = self.list_at(position);
             ensure!(*list == expected, "[A1] {node:?} at {position:?} has {list:?}, not {expected:?}");
             let missing = self.acknowledged.iter().find(|(id, at)| **at <= position && !list.0.contains(id));
