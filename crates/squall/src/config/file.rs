@@ -15,7 +15,7 @@ use super::error::ConfigError;
 use super::genuine;
 use super::keys;
 use super::metrics;
-use super::storage::StorageConfig;
+use super::storage::{NewGroup, StorageConfig, is_folder_name};
 use super::subgroup::{
     Durability, Ranks, Retention, SHARDS_MAX, SlowConsumer, SubgroupConfig, WINDOW_BYTES_MAX,
 };
@@ -332,6 +332,23 @@ fn read_storage(
     }
     if let Some(direct) = values.get("direct") {
         storage.direct = direct.flag()?;
+    }
+    if let Some(folder) = values.get("folder") {
+        let name = folder.text()?;
+        if !is_folder_name(name) {
+            return Err(
+                folder.unexpected("write a name of letters, digits, `-`, `_` and `.`, without a path")
+            );
+        }
+        storage.folder = Some(name.into());
+    }
+    if let Some(begin) = values.get("begin") {
+        storage.begin = match begin.text()? {
+            "auto" => NewGroup::Auto,
+            "new" => NewGroup::New,
+            "never" => NewGroup::Never,
+            _ => return Err(begin.unexpected("write \"auto\", \"new\" or \"never\"")),
+        };
     }
     Ok(Some(storage))
 }

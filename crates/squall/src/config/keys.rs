@@ -352,7 +352,7 @@ pub(super) const VERBS: [ConfigKey; 3] = [
     },
 ];
 
-pub(super) const STORAGE: [ConfigKey; 3] = [
+pub(super) const STORAGE: [ConfigKey; 5] = [
     ConfigKey {
         name: "path",
         takes: "the path of a folder, relative to the folder of the configuration",
@@ -361,6 +361,15 @@ pub(super) const STORAGE: [ConfigKey; 3] = [
         scope: KeyScope::Member,
         meaning: "The folder for the logs of the members on this host. Each has a folder of its own in it, named by its `rank`, or \
                   by its `listen` address if it has none.",
+    },
+    ConfigKey {
+        name: "folder",
+        takes: "a name of letters, digits, `-`, `_` and `.`",
+        default: KeyDefault::Words("`rank-N`, or the `listen` address, such as `192.0.2.1_7400`"),
+        example: "\"192.0.2.1_7400\"",
+        scope: KeyScope::Member,
+        meaning: "The name of this member's folder in `path`. A folder belongs to the name with which it was made: if the `rank` or the address \
+                  of a member changes, write the name that its folder has.",
     },
     ConfigKey {
         name: "timeout",
@@ -379,6 +388,17 @@ pub(super) const STORAGE: [ConfigKey; 3] = [
         scope: KeyScope::Member,
         meaning: "Whether writes go past the page cache (`O_DIRECT`) where the file system allows that. Otherwise each one is \
                   flushed by `fdatasync`, which takes about twice as long and is as safe.",
+    },
+    ConfigKey {
+        name: "begin",
+        takes: "`\"auto\"`, `\"new\"` or `\"never\"`",
+        default: KeyDefault::Value("\"auto\""),
+        example: "\"never\"",
+        scope: KeyScope::Member,
+        meaning: "Whether this member may begin a new group with the others if its folder has no log: `auto`, unless `path` has folders of \
+                  this cluster that no running process uses, since then addresses or ranks have changed; `new`, also then; `never`, for members \
+                  whose logs must be there, such as on a volume that may not be mounted. A member that may not joins the group if that runs or \
+                  comes back from its logs, and is refused otherwise.",
     },
 ];
 

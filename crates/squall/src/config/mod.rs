@@ -55,7 +55,7 @@ pub use self::file::exposed_secret;
 pub use self::genuine::GenuineConfig;
 pub use self::given::{GivenValue, given_values};
 pub use self::metrics::MetricsConfig;
-pub use self::storage::StorageConfig;
+pub use self::storage::{NewGroup, StorageConfig};
 use self::subgroup::Durability;
 pub use self::subgroup::{Ranks, Retention, SlowConsumer, SubgroupConfig};
 use self::table::ConfigText;

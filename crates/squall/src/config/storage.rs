@@ -47,12 +47,39 @@ use super::Config;
 pub struct StorageConfig {
     /// The folder for the logs of the members on this host; each has a folder of its own in it ([`Config::log_folder`]).
     pub path: PathBuf,
+    /// The name of this member's folder in it, if that is not to follow from its rank or its address: a folder belongs to the name with which
+    /// it was made, also if these change.
+    pub folder: Option<String>,
     /// How long the disk may take for one operation, and a second more for each MiB of it. Then the member leaves, so that the others
     /// need not wait for it any longer.
     pub timeout: Duration,
     /// Whether writes go past the page cache where the file system allows that. Otherwise each one is flushed by `fdatasync`, which
     /// takes about twice as long and is as safe.
     pub direct: bool,
+    /// Whether this member may begin a new group if its folder has no log.
+    pub begin: NewGroup,
+}
+
+/// Whether a member whose folder has no log may begin a new group with the other first members. One that may not joins the group if that
+/// runs or comes back from its logs, and is refused otherwise ([`crate::error::LogFolderError::Beside`],
+/// [`crate::error::LogFolderError::Empty`]). A member whose folder has a log never begins a group.
+///
+/// ```
+/// use squall::config::{NewGroup, StorageConfig};
+///
+/// let storage = StorageConfig { begin: NewGroup::Never, ..StorageConfig::new("/mnt/volume") };
+/// assert_ne!(storage, StorageConfig::new("/mnt/volume")); // a volume that is not mounted is not taken for an empty one
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NewGroup {
+    /// Unless the path has folders of this cluster that no running process uses: then the members were given other addresses or ranks, by
+    /// which their folders are named, or a group of this name has been here before.
+    #[default]
+    Auto,
+    /// Also beside such folders.
+    New,
+    /// Not at all: for members whose logs must be there, such as on a volume.
+    Never,
 }
 
 impl StorageConfig {
@@ -66,13 +93,13 @@ impl StorageConfig {
     /// ```
     #[must_use]
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), timeout: DISK_TIMEOUT, direct: true }
+        Self { path: path.into(), folder: None, timeout: DISK_TIMEOUT, direct: true, begin: NewGroup::Auto }
     }
 }
 
 impl Config {
-    /// Returns the folder of this member's log: in the path of [`StorageConfig`], `rank-N` if the member asks for rank `N`, else its
-    /// `listen` address, in which `_` replaces what is no letter, digit, dot or hyphen. `None` if there is no path.
+    /// Returns the folder of this member's log: in the path of [`StorageConfig`], its `folder`, or `rank-N` if the member asks for rank `N`, else
+    /// its `listen` address, in which `_` replaces what is no letter, digit, dot or hyphen. `None` if there is no path.
     ///
     /// ```
     /// use squall::config::{Config, StorageConfig};
@@ -91,12 +118,21 @@ impl Config {
 
     /// Returns the name by which this member's log is known on its host.
     pub(crate) fn log_name(&self) -> String {
+        if let Some(name) = self.storage.as_ref().and_then(|storage| storage.folder.clone()) {
+            return name;
+        }
         let plain = |c: char| if c.is_ascii_alphanumeric() || ".-".contains(c) { c } else { '_' };
         self.rank.map_or_else(
             || self.listen.to_string().chars().map(plain).collect(),
             |rank| format!("rank-{rank}"),
         )
     }
+}
+
+/// Returns whether a text is the name of a folder within another one.
+pub(super) fn is_folder_name(text: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
+    !text.is_empty() && text.chars().all(is_plain) && text.chars().any(|c| c != '.')
 }
 
 /// Longer than a disk takes that works.
@@ -169,6 +205,18 @@ mod tests {
         assert!(
             error("[storage]\npath = \"a\"\ntimeout = \"1ms\"").contains("write a time of at least 100ms")
         );
+        for name in ["", "..", "a/b", "/a"] {
+            let folder = error(&format!("[storage]\npath = \"a\"\nfolder = \"{name}\""));
+            assert!(folder.contains("without a path"), "{folder}");
+        }
+        let config = parse(LISTEN, "[storage]\npath = \"a\"\nfolder = \"192.0.2.1_7400\"", "");
+        assert_eq!(config.expect("it is complete").log_folder(), Some("a/192.0.2.1_7400".into()));
+        let begin = error("[storage]\npath = \"a\"\nbegin = \"old\"");
+        assert!(begin.contains("write \"auto\", \"new\" or \"never\""), "{begin}");
+        for (text, begin) in [("auto", NewGroup::Auto), ("new", NewGroup::New), ("never", NewGroup::Never)] {
+            let config = parse(LISTEN, &format!("[storage]\npath = \"a\"\nbegin = \"{text}\""), "");
+            assert_eq!(config.expect("it is complete").storage.expect("a table").begin, begin);
+        }
         let config = parse(LISTEN, "[storage]\npath = \"a\"\ntimeout = \"3s\"", "").expect("it is complete");
         assert_eq!(config.storage.expect("a table").timeout, Duration::from_secs(3));
     }

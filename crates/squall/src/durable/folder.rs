@@ -1,6 +1,7 @@
 //! Opening the folder of a member's log (Derecho §3.4, persistent mode).
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -13,6 +14,7 @@ use squall_protocols::membership::MEMBERS_MAX;
 use squall_protocols::multicast::DeliveryMode;
 use squall_protocols::restart::{LogStart, Register};
 use squall_transports::bootstrap::digest;
+use squall_transports::log;
 
 use super::discarder;
 use super::found::last_before;
@@ -68,11 +70,15 @@ fn open_as(
         ..LogSettings::DEFAULT
     };
     let timeout = storage.timeout;
+    let (was_there, path_was_there) = (folder.join("identity").exists(), storage.path.exists());
     let open_disk = if storage.direct { FileDisk::open } else { FileDisk::open_buffered };
     let disk = SharedDisk::new(Arc::new(open_disk(&folder)?));
     let failed = |cause| LogFolderError::Storage { folder: folder.clone(), cause: Box::new(cause) };
     let log = LogIdentity::random_log().map_err(|error| failed(error.into()))?;
     let storage = open(disk, &owner, settings, log).map_err(failed)?;
+    if !was_there {
+        say_new(&folder, path_was_there);
+    }
     let mut index = LogIndex::default();
     let recovered = storage.recover_notes(&mut |note| index.note(note)).map_err(failed)?;
     let value = storage.register().filter(|register| !register.protocol.is_empty());
@@ -96,6 +102,20 @@ fn open_as(
         return Err(LogFolderError::OtherSubgroups { folder });
     }
     Ok(Some(log))
+}
+
+/// Says that a member begins with an empty log: that is wrong if its disk is not mounted.
+fn say_new(folder: &Path, path_was_there: bool) {
+    let folder = folder.display();
+    if path_was_there {
+        log::info!(%folder, "this member begins with an empty log");
+    } else {
+        log::warn!(
+            %folder,
+            "this member begins with an empty log, in a path that did not exist: right at its first start; else see whether a volume is not \
+             mounted (`begin = \"never\"` in [storage] refuses this)"
+        );
+    }
 }
 
 /// Removes the checkpoints of subgroups that begin again later, since the group has continued from a log in which they were not.

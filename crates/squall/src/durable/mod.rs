@@ -37,6 +37,7 @@
 //! **Reading.** When a log is opened, it is read once, and an index says which frames have the records of which subgroup and view.
 //! Other processes that restart, and consumers that want what was delivered earlier, read single frames by it.
 
+pub(crate) mod beside;
 pub(crate) mod discarder;
 mod folder;
 mod found;

@@ -81,6 +81,30 @@ pub enum LogFolderError {
         /// The folder.
         folder: PathBuf,
     },
+    /// It has no log, and others beside it have logs of this cluster.
+    #[error(
+        "the folder {} has no log, so that this member would begin a new group, and beside it there are logs of this cluster that no running \
+         process uses: {}. A folder is named by the member's rank, or by its address. If that has changed, write the name that the folder has as \
+         `folder` in [storage]; to begin a new group nevertheless, write `begin = \"new\"` there, or move those folders away",
+        folder.display(),
+        others.iter().map(|other| other.display().to_string()).collect::<Vec<_>>().join(", ")
+    )]
+    Beside {
+        /// The member's own folder.
+        folder: PathBuf,
+        /// The others.
+        others: Vec<PathBuf>,
+    },
+    /// It has no log, and the configuration says that it begins no group.
+    #[error(
+        "the folder {} has no log, and `begin = \"never\"` in [storage] says that this member begins no group: if the log should be there, see \
+         whether its volume is mounted; else start the members that have their logs first, or write `begin = \"auto\"`",
+        folder.display()
+    )]
+    Empty {
+        /// The member's own folder.
+        folder: PathBuf,
+    },
     /// It has the log of another group of the same name, which has ended.
     #[error(
         "{} has the log of an earlier group of this cluster, with {records} records, and this group has begun after it: move the folder \

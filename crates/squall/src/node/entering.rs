@@ -10,6 +10,7 @@ use squall_protocols::membership::{self, Member, View};
 use squall_protocols::replica;
 use squall_transports::TransportFabric as _;
 use squall_transports::bootstrap::BootstrapProgress;
+use squall_transports::log;
 use squall_transports::runner::Runner;
 
 use super::figures::FiguresWriter;
@@ -17,7 +18,7 @@ use super::flight::FlightCopied;
 use super::{CHECK, Node, Stack};
 use crate::application::{GroupHandles, LayoutFunctions, layout};
 use crate::config::{Config, Transport};
-use crate::durable::{self, LogLender, LogMember, ProcessLog, durable_layout};
+use crate::durable::{self, LogLender, LogMember, ProcessLog, beside, durable_layout};
 use crate::entry::admission::{JoinOutcome, MemberAdmission};
 use crate::entry::listener::AnyListener;
 use crate::entry::restart::{BaseFetcher, RestartRequest};
@@ -63,13 +64,24 @@ impl Node {
         handles.keep_log(log.clone());
         let listener = AnyListener::bind(config)?;
         let new_layout = || layout(config, Arc::clone(&places));
-        let first = match log.as_ref().filter(|log| log.found_register().is_some()) {
+        let is_empty = log.as_ref().is_some_and(|log| log.found_register().is_none());
+        let hindrance = if is_empty && !only_join { beside::hindrance(config) } else { None };
+        let first = match log.as_ref().filter(|_| !is_empty) {
             _ if only_join => EntryRequest::Join,
             Some(log) => EntryRequest::Restart(RestartRequest { log, shards: &durable, layout: &new_layout }),
-            None => EntryRequest::Either,
+            None => hindrance.as_ref().map_or(EntryRequest::Either, |why| {
+                log::warn!(%why, "this member waits for its group to run");
+                EntryRequest::Join
+            }),
         };
         let links = Some(status.links());
-        let mut entry = entry::enter(config, first, &listener, links, on_progress)?;
+        let mut entry = match (entry::enter(config, first, &listener, links, on_progress), hindrance) {
+            (Err(JoinError::Bootstrap(cause)), Some(why)) => {
+                log::warn!(%cause, "this member has found no group that runs");
+                return Err(why.into());
+            }
+            (entered, _) => entered?,
+        };
         loop {
             let GroupEntry { mut fabric, start, session, roster } = entry;
             let settings = group_settings(config, &durable);

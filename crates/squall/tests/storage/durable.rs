@@ -357,3 +357,22 @@ fn a_second_run_continues_the_first() {
     let refused = Group::join(other).expect_err("it is another log").to_string();
     assert!(refused.contains("other durable subgroups"), "{refused}");
 }
+
+/// A member whose folder is removed while it runs leaves, although nothing is written, and says so.
+#[test]
+fn a_member_whose_folder_vanishes_leaves() {
+    let folder = TestFolder::new("durable-vanishes");
+    let orders = SubgroupConfig { mode: DeliveryMode::Durable, ..SubgroupConfig::default() };
+    let mut config =
+        Config::local(&format!("durable-vanishes-{}", std::process::id()), 1).subgroup("orders", orders);
+    config.storage = Some(StorageConfig::new(&folder.0));
+    let own = config.log_folder().expect("it has one");
+    let group = Group::join(config).expect("it is alone");
+    std::fs::remove_dir_all(&own).expect("it is ours");
+    wait_until("it is noticed", || group.failure().is_some());
+    let text = group.failure().expect("it was there").to_string();
+    assert!(
+        text.contains(&*own.to_string_lossy()) && text.contains("removed, unmounted or replaced"),
+        "{text}"
+    );
+}

@@ -4,6 +4,7 @@
 mod aborting;
 #[path = "../common/accounts.rs"]
 mod accounts;
+mod begin;
 #[path = "../common/mod.rs"]
 mod common;
 mod compaction;
