@@ -1,6 +1,6 @@
 //! Files as objects: they are sent from, and received into, their pages (RDMC §2: the receiver chooses the memory).
 //!
-//! **Over TCP** the pages are mapped. **Over RDMA** they are not: kernels do not let a device write the pages of a
+//! **Over TCP** what is sent and received passes by the file's descriptor. **Over RDMA** it cannot: kernels do not let a device write the pages of a
 //! file (Linux since 6.5), and a read-only mapping cannot be registered with every device. So a file is read into
 //! registered memory, and at a receiver each block is written to the file as it arrives. During a transfer, that
 //! takes memory of the file's size at each member.
@@ -39,8 +39,8 @@ use crate::transport::AnyFabric;
 /// # }
 /// ```
 pub struct FileTarget<'f> {
-    /// The file, open for reading and writing, with all its bytes allocated: a file that grows while it is written
-    /// could find no space at a moment when that cannot be reported.
+    /// The file, open for reading, and for writing unless it has all blocks. All its bytes should be allocated: if there is no space when
+    /// a block arrives, this member leaves the session.
     pub file: &'f File,
     /// The blocks that the file already has, from an earlier attempt.
     pub held: HeldBlocks,
@@ -63,8 +63,8 @@ impl Session {
         self.network().map(|network| network.block_bytes())
     }
 
-    /// Sends the first `bytes` bytes of a file, which must not be truncated meanwhile, from its pages. `on_progress`
-    /// is called a few times a second with a receiver's rank and the number of blocks that it has.
+    /// Sends the first `bytes` bytes of a file. What cannot be read, since the file was truncated meanwhile or its disk fails, arrives as
+    /// zeros: compare digests. `on_progress` is called a few times a second with a receiver's rank and the number of blocks that it has.
     ///
     /// # Errors
     /// The errors of [`Session::send`]; [`BulkError::NotFiles`]; or [`BulkError::File`] if the file cannot be read.
@@ -76,7 +76,7 @@ impl Session {
     ) -> Result<(), BulkError> {
         self.require_root(true)?;
         let network = self.network()?;
-        let region = match map(network, file, bytes, Access::ReadOnly)? {
+        let region = match region(network, file, bytes, Access::ReadOnly)? {
             Some(region) => region,
             None => trusted::object_memory(&read(network, file, bytes)?).clone(),
         };
@@ -92,7 +92,7 @@ impl Session {
         let bytes = self.next_object()?.bytes;
         let network = self.network()?;
         let FileTarget { file, held, on_block } = target;
-        if let Some(region) = map(network, file, bytes, Access::ReadWrite)? {
+        if let Some(region) = region(network, file, bytes, Access::ReadWrite)? {
             return network.receive(&ObjectMemory { region, first: 0 }, bytes, &held, Some(on_block));
         }
         // Other members may ask for the blocks that the file already has, so they are read.
@@ -155,15 +155,15 @@ impl Copying {
     }
 }
 
-/// Maps the pages of a file, if the transport can use them.
-fn map(
+/// Makes a region of a file, if the transport can use one.
+fn region(
     network: &mut NetworkSession,
     file: &File,
     bytes: u64,
     access: Access,
 ) -> Result<Option<Region>, BulkError> {
     match network.fabric() {
-        AnyFabric::Tcp(fabric) => Ok(Some(fabric.map_file(file, length(bytes)?, access)?)),
+        AnyFabric::Tcp(fabric) => Ok(Some(fabric.file_region(file, length(bytes)?, access)?)),
         AnyFabric::Shm(_) | AnyFabric::Verbs(_) | AnyFabric::Auto(_) => Ok(None),
     }
 }

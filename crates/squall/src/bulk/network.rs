@@ -276,7 +276,10 @@ impl NetworkSession {
         }
         let number = self.stack.upcalls().asked.expect("the next object is there").number;
         let place = |_: &mut AnyFabric, _: &RdmcObject| (memory.clone(), held.clone());
-        self.receive_number(number, held.count(), on_block, place).map(drop)
+        self.stack.file = Some(memory.region.clone());
+        let received = self.receive_number(number, held.count(), on_block, place);
+        self.stack.file = None;
+        received.map(drop)
     }
 
     /// Receives an object of which `blocks` blocks are held, into the memory that `place` provides. Returns its size.
@@ -303,6 +306,9 @@ impl NetworkSession {
         mut place: impl FnMut(&mut AnyFabric, &RdmcObject) -> (ObjectMemory, HeldBlocks),
     ) -> Result<u64, BulkError> {
         loop {
+            if let Some(failure) = self.stack.file_failure.take() {
+                return Err(failure.into());
+            }
             if let Some(object) = self.stack.upcalls().asked.take_if(|object| object.number == number) {
                 let (memory, held) = place(&mut self.stack.fabric, &object);
                 // If the group fails meanwhile, the next group will ask again.

@@ -1,6 +1,6 @@
 //! What the runner drives in a session between hosts: the transport, RDMC, and the control connections (RDMC §2, fig. 1).
 
-use squall_fabric::{BreakReason, Core, Fabric, FabricEvent, Instant, NodeId};
+use squall_fabric::{BreakReason, Core, Fabric, FabricEvent, Instant, NodeId, Region};
 use squall_protocols::rdmc::{
     GroupId, ObjectAnswer, ObjectMemory, Rdmc, RdmcApplication, RdmcFailure, RdmcObject, RdmcSettings,
     UnfinishedObject,
@@ -23,6 +23,11 @@ pub(super) struct BulkStack {
     pub(super) lost: Vec<bool>,
     /// The latest time at which the runner has to return.
     pub(super) alarm: Option<Instant>,
+    /// The file that is being received into.
+    pub(super) file: Option<Region>,
+    /// What has landed is not in the file.
+    pub(super) file_failure: Option<std::io::Error>,
+    has_failed: bool,
 }
 
 /// What RDMC has reported.
@@ -84,7 +89,28 @@ impl BulkStack {
         members: &[NodeId],
     ) -> Self {
         let lost = vec![false; members.len()];
-        Self { fabric, core, control, events: Vec::new(), root: members[0], lost, alarm: None }
+        Self {
+            fabric,
+            core,
+            control,
+            events: Vec::new(),
+            root: members[0],
+            lost,
+            alarm: None,
+            file: None,
+            file_failure: None,
+            has_failed: false,
+        }
+    }
+
+    /// Returns whether a block that has landed is not in its file. It must not be relayed, so this member does nothing more.
+    fn has_failed(&mut self) -> bool {
+        if let (Some(region), AnyFabric::Tcp(fabric)) = (&self.file, &self.fabric)
+            && let Some(failure) = fabric.file_failure(region)
+        {
+            (self.file_failure, self.has_failed) = (Some(failure), true);
+        }
+        self.has_failed
     }
 
     /// Returns whether no message or block waits in this process any more.
@@ -121,6 +147,10 @@ impl Driven for BulkStack {
 
     fn poll(&mut self) -> usize {
         let work = self.fabric.poll(&mut |event| self.events.push(event));
+        if self.has_failed() {
+            self.events.clear();
+            return work;
+        }
         for event in std::mem::take(&mut self.events) {
             if let FabricEvent::PeerLost { peer, reason } = event {
                 debug_assert!(reason != BreakReason::Refused, "{peer} is lost by refusal");

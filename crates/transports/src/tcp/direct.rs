@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 
 use squall_fabric::Region;
 
-use super::file_pages::{self, FilePiece, FilePipe, expect_stores};
+use super::file_pages::{self, FilePiece, FilePipe};
 use super::grants::TcpGrants;
 use super::input::{AHEAD_BYTES, LONG_BYTES_MIN, PayloadTarget, ReceiveBuffer, order_after_earlier_frames};
 use super::peer::{LocalNode, TcpLoss, TcpPeer};
@@ -30,7 +30,7 @@ impl TcpPeer {
                 return self.receive_into_file(file, available, buffer, local).map(Some);
             }
             if !self.ended {
-                // What arrives meanwhile must not come by way of the buffer: that would touch the mapping.
+                // What arrives meanwhile shall not come by way of the buffer.
                 self.readable = false;
                 return Ok(Some(0));
             }
@@ -50,7 +50,6 @@ impl TcpPeer {
             IoPiece::new(NonNull::from(&mut buffer.bytes_mut()[..ahead]).cast(), ahead),
         ];
         let wanted = missing + 8 * whole + ahead;
-        expect_stores(&region, first + begun..first + begun + whole);
         order_after_earlier_frames();
         // SAFETY: the first and the last piece are at most `lead` and the buffer, neither of which is
         // borrowed now. The second is inside its region, as `direct_target` checked; its words are atomics,
@@ -65,7 +64,7 @@ impl TcpPeer {
         }
         let lead = &lead[..received.min(missing)];
         if let Some(word) = self.input.on_missing(lead) {
-            region.store_relaxed(first, word);
+            file_pages::land(&region, first, &[word]);
         }
         let placed = (received - lead.len()).min(8 * whole);
         let next = first + begun + placed / 8;
@@ -102,7 +101,9 @@ impl TcpPeer {
         // The pipe takes a number of pieces, which may be fewer bytes than there are.
         self.readable |= received > 0;
         if received % 8 > 0 {
-            self.input.keep_begun(&file.last_word(received)[..received % 8]);
+            let mut begun = [0; 8];
+            file.read(received / 8 * 8, &mut begun);
+            self.input.keep_begun(&begun[..received % 8]);
         }
         self.input.handled += (received / 8) as u64;
         self.on_words_placed(received / 8, local);

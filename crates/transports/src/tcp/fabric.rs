@@ -93,7 +93,7 @@ impl Fabric for TcpFabric {
             })
         };
         self.post(conn, write.signal, frame, |output| match &write.source {
-            WriteSource::Region(region, range) => output.push_range(region, range.clone()),
+            WriteSource::Region(region, range) => output.push_source(region, range.clone()),
             WriteSource::Value(words) => output.push_words(words),
         })
     }

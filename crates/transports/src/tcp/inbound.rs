@@ -3,6 +3,7 @@
 use squall_fabric::{Channel, FabricEvent, MirrorKey};
 
 use super::connection::{TcpPost, conn_id};
+use super::file_pages;
 use super::frame::{TcpCloseReason, TcpFrame, TcpViolation, WriteFrame};
 use super::input::{FramePayload, PayloadTarget, land};
 use super::mirror::TcpAttachRequest;
@@ -163,7 +164,7 @@ impl TcpPeer {
             }
             // Looked up for each part: nothing lands after a revocation [F9].
             PayloadTarget::Grant { frame } => match local.grants.target(frame, self.node) {
-                Some((region, first)) => land(region, first, words),
+                Some((region, first)) => file_pages::land(region, first, words),
                 None => {
                     let connection = frame.connection;
                     self.break_off(connection, TcpCloseReason::Refused, local);

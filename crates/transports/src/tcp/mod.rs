@@ -68,7 +68,7 @@
 //! another process, does two of the transfers itself: it reads payloads of 1 KiB and more from the source
 //! region when the socket takes them [F5], and it stores long payloads (of 16 KiB and more) into the target
 //! region. Between calls of `poll` words are whole nevertheless: the rest of a word that the kernel has split
-//! is kept by value, and only whole words are requested from it. Regions that are files (`map_file`) the kernel
+//! is kept by value, and only whole words are requested from it. Regions that are files (`file_region`) the kernel
 //! sends from, and receives into, by the file's descriptor (`file_pages`). `Deviation:` of F3: a *thread other
 //! than the polling one* that stores into a range that is being sent, or reads a long range that is landing,
 //! without waiting for its guard, could see half of a word. M2 requires it to wait in any case.

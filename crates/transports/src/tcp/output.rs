@@ -170,6 +170,18 @@ impl OutputQueue {
         }
     }
 
+    /// Same as [`OutputQueue::push_range`], for a region that may be a file.
+    pub(super) fn push_source(&mut self, region: &Region, range: Range<usize>) {
+        match file_pages::piece(region, 8 * range.start..8 * range.end) {
+            Some(_) if range.len() < REFERENCE_WORDS_MIN => {
+                let start = self.copied.len();
+                self.copied.resize(start + range.len(), 0);
+                file_pages::copy_out(region, range.start, &mut self.copied[start..]);
+            }
+            _ => self.push_range(region, range),
+        }
+    }
+
     /// Queues a range of a mirror for the peer's attachment `attachment`.
     pub(super) fn push_mirror(&mut self, attachment: u32, region: &Region, range: Range<usize>) {
         (self.tail, self.has_posts) = (None, true);
@@ -285,7 +297,7 @@ impl OutputQueue {
             };
             let done = self.next.part / 8;
             let part = (reference.words.len() - done).min(target.len() - taken);
-            reference.region.copy_out(reference.words.start + done, &mut target[taken..taken + part]);
+            reference.copy_out(done, &mut target[taken..taken + part]);
             self.next.part += 8 * part;
             taken += part;
             self.pass_reference();
@@ -426,14 +438,20 @@ impl Reference {
         file_pages::piece(&self.region, 8 * self.words.start + part..8 * self.words.end)
     }
 
+    /// Copies its words from number `first` on.
+    fn copy_out(&self, first: usize, target: &mut [u64]) {
+        file_pages::copy_out(&self.region, self.words.start + first, target);
+    }
+
     fn start(&self, part: usize) -> NonNull<u8> {
         self.region.pointer(self.words.start + part / 8).cast::<u8>()
     }
 
     /// Returns the rest of the word of whose bytes the kernel has just read some, the last of the first `part` bytes.
     fn split(&self, part: usize) -> Split {
-        let word = self.region.load_relaxed(self.words.start + part / 8);
-        Split { bytes: word.to_le_bytes(), rest: part % 8..8 }
+        let mut word = [0];
+        self.copy_out(part / 8, &mut word);
+        Split { bytes: word[0].to_le_bytes(), rest: part % 8..8 }
     }
 }
 

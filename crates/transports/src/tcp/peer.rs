@@ -264,7 +264,7 @@ impl TcpPeer {
             return Ok((self.socket().send(bytes)?, bytes.len()));
         }
         if let Some(piece) = self.output.next_file() {
-            // Less than the piece does not mean that the socket is full: the file may be shorter by now, which the next call reports.
+            // Less than the piece does not mean that the socket is full: the piece may be sent in parts.
             let sent = piece.send(self.socket().fd())?;
             return Ok((sent, sent));
         }
