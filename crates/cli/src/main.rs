@@ -14,10 +14,11 @@ mod top;
 mod trace_signal;
 
 use std::process::ExitCode;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
+use signal_hook::consts::SIGXFSZ;
 
 use commands::{
     completions, config, cp, dds, doctor as doctor_command, explain, log, man, messages, node, recover,
@@ -116,6 +117,7 @@ fn main() -> ExitCode {
     let outcome = log
         .start(command.usual_level())
         .and_then(|()| command.obey_signals())
+        .and_then(|()| outlive_file_sizes())
         .and_then(|()| perform(command));
     output::flush_log();
     match outcome {
@@ -129,6 +131,13 @@ fn main() -> ExitCode {
             if interrupted { ExitCode::from(INTERRUPTED_STATUS) } else { ExitCode::FAILURE }
         }
     }
+}
+
+/// Has a file that would become larger than the user's limit be an error of the write, not the end of the process: a source of copies and a
+/// sender of messages decide how large files of others become.
+fn outlive_file_sizes() -> Result<()> {
+    signal_hook::flag::register(SIGXFSZ, Arc::default())?;
+    Ok(())
 }
 
 fn perform(command: Command) -> Result<CommandVerdict> {

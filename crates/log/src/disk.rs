@@ -224,6 +224,8 @@ impl DiskError {
             }
             Errno::ACCESS | Errno::PERM | Errno::ROFS => "make the folder writable for this user",
             Errno::MFILE | Errno::NFILE => "raise the limit of open files",
+            Errno::FBIG => "raise the limit of the size of files (ulimit -f), then start this member again",
+            Errno::NOLCK => "this file system has no locks: choose a folder on another one",
             _ => "check the folder and its disk, then start this member again",
         }
     }

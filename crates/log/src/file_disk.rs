@@ -100,7 +100,7 @@ impl FileDisk {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(FILE_MODE);
         let mut lock = options.open(&path).map_err(failed("open", &path))?;
-        if !take_lock(&lock) {
+        if !take_lock(&lock).map_err(failed("lock", &path))? {
             let mut holder = String::new();
             let _ = lock.read_to_string(&mut holder);
             let holder =
@@ -302,14 +302,19 @@ impl Disk for FileDisk {
 
 /// Locks a file, unless another process has it. A child that has just been forked has the locks of its parent until it runs its
 /// program, also those that the parent gives back meanwhile: that is waited for.
-fn take_lock(file: &File) -> bool {
+///
+/// # Errors
+/// If the file system has no locks.
+fn take_lock(file: &File) -> io::Result<bool> {
     let deadline = Instant::now() + LOCK_PATIENCE;
     loop {
-        if flock(file, FlockOperation::NonBlockingLockExclusive).is_ok() {
-            return true;
+        match flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(true),
+            Err(Errno::WOULDBLOCK | Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
         }
         if Instant::now() >= deadline {
-            return false;
+            return Ok(false);
         }
         std::thread::sleep(Duration::from_millis(1));
     }

@@ -1,7 +1,8 @@
 //! `squall cp`: copies files to many hosts at once.
 
-use std::path::PathBuf;
-use std::time::Instant;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
@@ -9,11 +10,14 @@ use indicatif::ProgressBar;
 use serde::Serialize;
 use squall_harness::terminal::{CommandVerdict, PendingNote, bars, output, units};
 
+use crate::copy::compare::compare;
+use crate::copy::connection::silence;
 use crate::copy::message::CopyToken;
-use crate::copy::send::{self, CopyObserver, CopyTarget, SendSettings};
+use crate::copy::send::{self, CopyObserver, CopySource, WantedFile, blocks_lacked};
+use crate::copy::source::{self, SourceEntry, SourceTree};
+use crate::copy::target::{CopyTarget, take_places};
 use crate::copy::{
-    BLOCK_BYTES, CopyDigest, CopyRequest, CopyTransport, PORT, blocks, device, random_number, read_secret,
-    source,
+    BLOCK_BYTES, CopyDigest, CopyEntry, CopyRequest, CopyTransport, PORT, device, random_number, read_secret,
 };
 
 /// Copy files and folders to many hosts at once, for little more than the time of one
@@ -38,6 +42,12 @@ pub(crate) struct CopyArguments {
     /// With `--transport verbs`: this host's RDMA device [default: one that fits]
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
+    /// A file of the same size and time counts as the same, and nothing reads it
+    #[arg(long)]
+    by_time: bool,
+    /// How long a host may be silent before the others continue without it, at least 3s
+    #[arg(long, value_name = "TIME", value_parser = silence, default_value = "10s")]
+    timeout: Duration,
     /// Show no progress, and print nothing if all goes well
     #[arg(long, short)]
     quiet: bool,
@@ -47,10 +57,16 @@ pub(crate) struct CopyArguments {
 }
 
 const EXAMPLES: &str = "PATH is below the folder that `squall serve` was given at the host. Hosts relay for each other; one that \
-is lost is left out and the others finish. A host receives one copy at a time; until its turn comes, the command waits and names \
-the other copy. A copy that was interrupted continues from there when it is started again. Symbolic links are followed: the hosts \
-get the files and folders to which they lead; a link to nothing, or to a folder that it is in, is an error before anything is \
-sent. The exit status is 1 if any host lacks anything.
+is lost, or silent for longer than --timeout, is left out and the others finish. A host receives one copy at a time; until its turn \
+comes, the command waits and names the other copy. A copy that was interrupted continues from there when it is started again.
+
+The content decides what is sent: this host and the others read files that have the same size at both, and compare digests. With \
+--by-time a file of the same size and time counts as the same. Permissions and times are carried over to files that are the same, \
+too. Holes of sparse files are sent as zeros, and take space at the hosts.
+
+Symbolic links are followed: the hosts get the files and folders to which they lead; a link to nothing, or to a folder that it is \
+in, is an error before anything is sent, as are two sources of one name. A file that cannot be read, or vanishes meanwhile, is \
+named, and the others are copied. The exit status is 1 if any host lacks anything, or a file was not copied.
 
 Examples:
   squall cp image.raw a:images/ b:images/ c:images/ --secret-file secret
@@ -64,6 +80,14 @@ struct Outcome {
     bytes: u64,
     seconds: f64,
     hosts: Vec<HostOutcome>,
+    /// The files and folders that could not be read.
+    unread: Vec<UnreadOutcome>,
+}
+
+#[derive(Debug, Serialize)]
+struct UnreadOutcome {
+    path: String,
+    error: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -81,59 +105,84 @@ pub(crate) fn run(arguments: &CopyArguments) -> Result<CommandVerdict> {
         squall_transports::verbs::check(&verbs, &[])?;
     }
     let (sources, hosts) = split(&arguments.paths)?;
-    let sources = source::find(&sources)?;
-    let copy = CopyToken(random_number()?);
-    let means = SendSettings { copy, secret: &secret, transport: arguments.transport, verbs };
-    let begun = Instant::now();
-    let (secret_of_all, port) = (&secret, arguments.port);
-    let connect =
-        |(name, host, _): &(String, String, String)| CopyTarget::connect(name, host, port, secret_of_all);
-    let pending = PendingNote::new("connecting to the hosts...".into());
-    let mut targets: Vec<CopyTarget> = std::thread::scope(|scope| {
-        let connecting: Vec<_> = hosts.iter().map(|host| scope.spawn(move || connect(host))).collect();
-        connecting.into_iter().map(|thread| thread.join().expect("to connect does not panic")).collect()
-    });
-    drop(pending);
-    send::take_places(&mut targets, &mut complain);
-    let is_one = sources.iter().filter(|source| source.entry.path.len() == 1).count() == 1;
-    let entries: Vec<_> = sources.iter().map(|source| source.entry.clone()).collect();
-    // Each host reserves space for all files, which may take a while.
-    let pending = PendingNote::new("waiting until the hosts have space for the files...".into());
+    let SourceTree { entries: sources, failures } = source::find(&sources)?;
+    let (copy, begun) = (CopyToken(random_number()?), Instant::now());
+    let transport = arguments.transport;
+    let means = CopySource { copy, secret: &secret, transport, verbs, silence: arguments.timeout };
+    let mut display = Display::new(arguments.quiet || arguments.json);
+    for (path, message) in &failures {
+        display.on_unread(path, message);
+    }
+    let mut targets = connect(&hosts, arguments.port, &means);
+    take_places(&mut targets, &mut complain);
+    let entries: Vec<CopyEntry> = sources.iter().map(|source| source.entry.clone()).collect();
+    let is_one = entries.iter().filter(|entry| entry.path.len() == 1).count() == 1;
+    let request = |path: &str| CopyRequest {
+        copy,
+        path: path.into(),
+        into: !is_one || path.is_empty() || path.ends_with('/'),
+        entries: entries.clone(),
+        digest: CopyDigest::Blake3,
+    };
     std::thread::scope(|scope| {
         for (target, (_, _, path)) in targets.iter_mut().zip(&hosts) {
-            let into = !is_one || path.is_empty() || path.ends_with('/');
-            let request = CopyRequest {
-                copy,
-                path: path.clone(),
-                into,
-                entries: entries.clone(),
-                digest: CopyDigest::Blake3,
-            };
+            let request = request(path);
             scope.spawn(move || target.ask(&request));
         }
     });
+    let pending = PendingNote::new("comparing files, and waiting until the hosts have space...".into());
+    let unread = compare((sources.as_slice(), &request("")), &mut targets, arguments.by_time, &mut display);
     drop(pending);
     for target in targets.iter().filter(|target| !target.is_left()) {
         complain(&target.name, target.failure.as_deref().unwrap_or("it has gone"));
     }
-    let files = sources.iter().filter_map(|source| source.entry.file);
-    let (count, bytes) = files.fold((0, 0), |(count, bytes), file| (count + 1, bytes + file.bytes));
-    let total = sources.iter().filter_map(|source| source.entry.file).map(|file| blocks(file.bytes)).sum();
-    let mut display = Display::new(&targets, total, arguments.quiet || arguments.json);
-    send::send(&sources, &mut targets, &means, &mut display)?;
+    let wanted = send::wanted(&sources, &targets, |file| unread.contains(&file));
+    display.begin(&targets, &wanted);
+    send::send(&wanted, &mut targets, &means, &mut display)?;
     display.finish();
-    let failed = targets.iter().filter(|target| target.failure.is_some()).count();
-    let seconds = begun.elapsed().as_secs_f64();
+    report(arguments, &sources, targets, display.unread, begun)
+}
+
+/// Connects to all hosts at once.
+fn connect(hosts: &[(String, String, String)], port: u16, source: &CopySource<'_>) -> Vec<CopyTarget> {
+    let _pending = PendingNote::new("connecting to the hosts...".into());
+    let connect =
+        |(name, host, _): &(String, String, String)| CopyTarget::connect(name, (host.as_str(), port), source);
+    std::thread::scope(|scope| {
+        let connecting: Vec<_> = hosts.iter().map(|host| scope.spawn(move || connect(host))).collect();
+        connecting.into_iter().map(|thread| thread.join().expect("to connect does not panic")).collect()
+    })
+}
+
+fn report(
+    arguments: &CopyArguments,
+    sources: &[SourceEntry],
+    targets: Vec<CopyTarget>,
+    unread: BTreeMap<PathBuf, String>,
+    begun: Instant,
+) -> Result<CommandVerdict> {
+    let copied = sources.iter().filter_map(|source| source.file.as_ref());
+    let copied = copied.filter(|file| !unread.contains_key(&file.path));
+    let (files, bytes) = copied.fold((0, 0), |(files, bytes), file| (files + 1, bytes + file.bytes));
+    let (all, lost) = (targets.len(), targets.iter().filter(|target| target.failure.is_some()).count());
+    let (unread_count, seconds) = (unread.len() as u64, begun.elapsed().as_secs_f64());
+    let is_good = lost == 0 && unread.is_empty();
     if arguments.json {
         let hosts =
             targets.into_iter().map(|target| HostOutcome { host: target.name, error: target.failure });
-        output::json(&Outcome { files: count, bytes, seconds, hosts: hosts.collect() })?;
+        let unread =
+            unread.into_iter().map(|(path, error)| UnreadOutcome { path: path.display().to_string(), error });
+        output::json(&Outcome { files, bytes, seconds, hosts: hosts.collect(), unread: unread.collect() })?;
     } else if !arguments.quiet {
-        let (good, all) = (targets.len() - failed, units::things(targets.len() as u64, "host"));
-        let (files, size) = (units::things(count, "file"), units::bytes(bytes as f64));
-        output::line(format_args!("{files}, {size}, at {good} of {all} in {seconds:.1} s"));
+        let (good, all) = (all - lost, units::things(all as u64, "host"));
+        let (files, size) = (units::things(files, "file"), units::bytes(bytes as f64));
+        let not = match unread_count {
+            0 => String::new(),
+            count => format!(", without {} that could not be read", units::things(count, "file")),
+        };
+        output::line(format_args!("{files}, {size}, at {good} of {all} in {seconds:.1} s{not}"));
     }
-    Ok(if failed == 0 { CommandVerdict::Good } else { CommandVerdict::Bad })
+    Ok(if is_good { CommandVerdict::Good } else { CommandVerdict::Bad })
 }
 
 /// Sources, and for each target how it was named, its host and the path there.
@@ -178,25 +227,34 @@ fn complain(name: &str, message: &str) {
     output::note(format_args!("squall: {name}: {message}"));
 }
 
-/// A bar for each host and one for all on a terminal.
+/// A bar for each host and one for all on a terminal, and what could not be read.
 struct Display {
+    is_quiet: bool,
     bars: Vec<ProgressBar>,
     all: ProgressBar,
     done: Vec<u64>,
+    unread: BTreeMap<PathBuf, String>,
 }
 
 impl Display {
-    fn new(targets: &[CopyTarget], total: u64, quiet: bool) -> Self {
+    fn new(is_quiet: bool) -> Self {
+        let (bars, all) = (Vec::new(), ProgressBar::hidden());
+        Self { is_quiet, bars, all, done: Vec::new(), unread: BTreeMap::new() }
+    }
+
+    /// Shows the bars, each as long as what is to be sent.
+    fn begin(&mut self, targets: &[CopyTarget], wanted: &[WantedFile<'_>]) {
         let bar = |name: &str, length: u64| {
-            let bar = if quiet { ProgressBar::hidden() } else { bars::show(ProgressBar::new(0)) };
+            let bar = if self.is_quiet { ProgressBar::hidden() } else { bars::show(ProgressBar::new(0)) };
             bar.set_length(length * BLOCK_BYTES);
             bar.set_style(bars::rate_style("{prefix:24} {bar:32} {percent:>3} %  {bytes_rate} {msg}"));
             bar.set_prefix(name.to_owned());
             bar
         };
-        let bars = targets.iter().map(|target| bar(&target.name, total)).collect();
-        let all = bar("all", total * targets.len() as u64);
-        Self { bars, all, done: vec![0; targets.len()] }
+        let lengths: Vec<u64> = targets.iter().map(|target| blocks_lacked(wanted, target)).collect();
+        let bars = targets.iter().zip(&lengths).map(|(target, length)| bar(&target.name, *length)).collect();
+        let all = bar("all", lengths.iter().sum());
+        (self.bars, self.all, self.done) = (bars, all, vec![0; targets.len()]);
     }
 
     /// Removes the bars: the result follows.
@@ -214,8 +272,15 @@ impl CopyObserver for Display {
     }
 
     fn on_failure(&mut self, target: usize, name: &str, message: &str) {
-        self.bars[target].abandon_with_message("failed");
+        if let Some(bar) = self.bars.get(target) {
+            bar.abandon_with_message("failed");
+        }
         complain(name, message);
+    }
+
+    fn on_unread(&mut self, path: &Path, message: &str) {
+        output::note(format_args!("squall: {message}"));
+        self.unread.insert(path.to_owned(), message.to_owned());
     }
 }
 

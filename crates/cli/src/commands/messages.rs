@@ -1,12 +1,11 @@
 //! `squall send` and `squall recv`: a subgroup's messages from and to a shell, through a member.
 
-use std::io::BufRead as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, channel, sync_channel};
 use std::time::Duration;
 
-use anyhow::{Context as _, Error, Result, anyhow, ensure};
+use anyhow::{Error, Result, anyhow, ensure};
 use clap::Args;
 use serde_json::json;
 use squall::config::quantity;
@@ -14,6 +13,8 @@ use squall::external::{Observed, Observer, ObserverOptions, PublishError, Publis
 use squall::{Config, Position, StoredMessage};
 use squall_fabric::atomics::{AtomicBool, Ordering};
 use squall_harness::terminal::{CommandVerdict, Interrupted, Interrupts, PendingNote, output, units};
+
+use super::input;
 
 /// What both need to find the group.
 #[derive(Debug, Args)]
@@ -124,7 +125,8 @@ pub(crate) fn send(arguments: &SendArguments) -> Result<CommandVerdict> {
     };
     publisher.set_resend(arguments.resend);
     let (inputs, input) = sync_channel(BATCH_MAX);
-    read(arguments.messages.clone(), inputs);
+    let max = publisher.message_max().unwrap_or(usize::MAX / 2);
+    read(arguments.messages.clone(), max, inputs);
     let is_interrupted = Arc::new(AtomicBool::new(false));
     let (events, event) = channel();
     let (flag, interrupt) = (Arc::clone(&is_interrupted), events.clone());
@@ -224,15 +226,13 @@ fn explain(before: u64, error: PublishError) -> SendOutcome {
     SendOutcome { delivered, unknown, error: Some(Error::new(cause).context(context)) }
 }
 
-/// Gives the messages, or the lines of standard input, to `inputs`, from a thread that may wait for them.
-fn read(messages: Vec<String>, inputs: SyncSender<Result<String>>) {
+/// Gives the messages, or the lines of standard input, none longer than `max`, to `inputs`, from a thread that may wait for them.
+fn read(messages: Vec<String>, max: usize, inputs: SyncSender<Result<String>>) {
     std::thread::spawn(move || {
         // Fails when the receiver has gone.
         let forward = |input: Result<String>| inputs.send(input).is_ok();
-        let lines = std::io::stdin().lock().lines();
-        let mut lines = lines.map(|line| line.context("standard input cannot be read as text"));
         match messages.is_empty() {
-            true => lines.all(forward),
+            true => input::lines(std::io::stdin().lock(), max).all(forward),
             false => messages.into_iter().map(Ok).all(forward),
         };
     });

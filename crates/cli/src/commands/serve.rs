@@ -4,12 +4,14 @@ use std::net::TcpListener;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
 use serde_json::json;
 use squall_harness::terminal::{CommandVerdict, output, units};
 
+use crate::copy::connection::silence;
 use crate::copy::folder::Folder;
 use crate::copy::host::CopyHost;
 use crate::copy::{PORT, device, read_secret};
@@ -33,6 +35,9 @@ pub(crate) struct ServeArguments {
     /// The RDMA device for copies that come by RDMA [default: one that fits]
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
+    /// How long a source may be silent before its copy ends and the next one has its turn, at least 3s
+    #[arg(long, value_name = "TIME", value_parser = silence, default_value = "10s")]
+    timeout: Duration,
     /// End after the first copy
     #[arg(long)]
     once: bool,
@@ -42,8 +47,8 @@ pub(crate) struct ServeArguments {
 }
 
 const EXAMPLES: &str = "One copy at a time is received; others wait in the order in which they came, and their users see for \
-which. A file that was not finished stays as .NAME.squall-partial, and the next copy continues from there. Permission bits are \
-kept as far as the umask here allows; set-user-ID and such bits are not. Symbolic links in the folder are never followed, and \
+which. A source that is silent for longer than --timeout loses its turn. A file that was not finished stays as \
+.NAME.squall-partial, and the next copy continues from there. Permission bits are kept as far as the umask here allows; set-user-ID and such bits are not. Symbolic links in the folder are never followed, and \
 none is made. TCP between hosts is encrypted; --transport verbs is not. With --once the exit status is 1 if that copy failed.
 
 Examples:
@@ -58,7 +63,8 @@ pub(crate) fn run(arguments: &ServeArguments) -> Result<CommandVerdict> {
         TcpListener::bind((host, port)).with_context(|| format!("cannot listen at {host} port {port}"))?;
     squall_transports::pacing::unpace(&listener);
     tracing::info!("serving {} at {}", arguments.folder.display(), listener.local_addr()?);
-    let entrance = Arc::new(CopyHost::new(secret, device(arguments.device.as_deref()), folder)?);
+    let verbs = device(arguments.device.as_deref());
+    let entrance = Arc::new(CopyHost::new(secret, verbs, folder, arguments.timeout)?);
     let (sender, ended) = channel();
     std::thread::Builder::new().name("entrance".into()).spawn(move || entrance.run(&listener, &sender))?;
     let mut verdict = CommandVerdict::Good;

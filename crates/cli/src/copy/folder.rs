@@ -6,8 +6,8 @@ use std::path::{Component, Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 use rustix::fd::OwnedFd;
 use rustix::fs::{
-    AtFlags, FileType, FlockOperation, Mode, OFlags, ResolveFlags, flock, fstat, mkdirat, openat2, renameat,
-    statat, unlinkat,
+    AtFlags, FileType, FlockOperation, Mode, OFlags, fchmod, flock, fstat, mkdirat, openat, renameat, statat,
+    unlinkat,
 };
 use rustix::io::Errno;
 use rustix::process::geteuid;
@@ -19,6 +19,15 @@ pub(crate) struct Folder {
     name: PathBuf,
     /// The permissions that files and folders of this process do not get.
     umask: u32,
+}
+
+/// What has a name beside a file.
+#[derive(Debug)]
+pub(crate) enum FileBeside {
+    Absent,
+    Own(File),
+    /// Something that this user has not made, or that has other names.
+    Foreign,
 }
 
 /// A place for a file: its folder, and its name there.
@@ -50,7 +59,7 @@ impl Folder {
             if self.is_folder(&path[..end]) {
                 continue;
             }
-            let above = self.open_folder(&path[..end - 1])?;
+            let above = self.folder(&path[..end - 1])?;
             // Its owner has to write into it. The kernel applies the umask.
             let mode = Mode::from_raw_mode(mode & PERMISSIONS | 0o700);
             let made = mkdirat(&above, path[end - 1].as_str(), mode);
@@ -59,19 +68,40 @@ impl Folder {
         Ok(())
     }
 
+    /// Gives a folder that was here the permissions of the one that is copied; bits that are not copied stay.
+    pub(crate) fn set_mode(&self, path: &[String], mode: u32) -> Result<()> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let set = || -> rustix::io::Result<()> {
+            let folder = self.open_folder(path)?;
+            let folder = openat(&folder, ".", flags, Mode::empty())?;
+            let found = fstat(&folder)?.st_mode;
+            let wanted = found & !PERMISSIONS | mode & PERMISSIONS & !self.umask | 0o700;
+            if found == wanted { Ok(()) } else { fchmod(&folder, Mode::from_raw_mode(wanted)) }
+        };
+        set().with_context(|| format!("cannot set the permissions of the folder {}", self.show(path)))
+    }
+
     /// The place of a file whose folder is there.
     pub(crate) fn place(&self, path: &[String]) -> Result<FilePlace> {
         let (name, above) = path.split_last().context("a file needs a name")?;
-        let folder = self.open_folder(above)?;
+        let folder = self.folder(above)?;
         let path = self.name.join(path.join("/"));
         Ok(FilePlace { folder, name: name.clone(), umask: self.umask, path })
     }
 
-    fn open_folder(&self, path: &[String]) -> Result<OwnedFd> {
-        let joined = if path.is_empty() { ".".into() } else { path.join("/") };
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let opened = openat2(&self.root, joined.as_str(), flags, Mode::empty(), ResolveFlags::BENEATH);
-        opened.with_context(|| format!("cannot use the folder {}", self.show(path)))
+    fn folder(&self, path: &[String]) -> Result<OwnedFd> {
+        self.open_folder(path).with_context(|| format!("cannot use the folder {}", self.show(path)))
+    }
+
+    /// Opens one folder in the other: each is one name, and no link is followed, so nothing leads outside.
+    fn open_folder(&self, path: &[String]) -> rustix::io::Result<OwnedFd> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut folder =
+            self.root.try_clone().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::MFILE))?;
+        for name in path {
+            folder = openat(&folder, name.as_str(), flags, Mode::empty())?;
+        }
+        Ok(folder)
     }
 
     fn show(&self, path: &[String]) -> String {
@@ -97,60 +127,78 @@ impl FilePlace {
         mode & PERMISSIONS & !self.umask
     }
 
-    /// The file itself, if it is there; not through a link.
+    /// The file itself, for reading, if it is there and can be read; what cannot is replaced.
+    ///
+    /// # Errors
+    /// If something is there that no file replaces.
     pub(crate) fn open(&self) -> Result<Option<File>> {
-        self.open_name(&self.name, OFlags::RDWR)
+        let path = self.path.display();
+        let failed = || format!("cannot look at {path}");
+        let there = match statat(&self.folder, self.name.as_str(), AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => return Ok(None),
+            there => there.with_context(failed)?,
+        };
+        match FileType::from_raw_mode(there.st_mode) {
+            FileType::RegularFile => {}
+            FileType::Directory => bail!("{path} is a folder: remove it, or copy elsewhere"),
+            FileType::Symlink => bail!("{path} is a symbolic link: remove it, or copy elsewhere"),
+            _ => return Ok(None),
+        }
+        // If it is not a regular file any more, opening it does not wait.
+        match self.open_name(&self.name, OFlags::RDONLY | OFlags::NONBLOCK) {
+            Ok(file) => Ok(Some(file)),
+            Err(Errno::NOENT | Errno::ACCESS | Errno::PERM) => Ok(None),
+            Err(error) => Err(error).with_context(failed),
+        }
     }
 
-    /// A file beside it, if it is there and no other user can have prepared it.
-    pub(crate) fn open_beside(&self, suffix: &str) -> Result<Option<File>> {
+    /// The file with a name beside it.
+    pub(crate) fn open_beside(&self, suffix: &str) -> Result<FileBeside> {
         let name = self.beside(suffix);
-        let Some(file) = self.open_name(&name, OFlags::RDWR)? else { return Ok(None) };
+        let file = match self.open_name(&name, OFlags::RDWR | OFlags::NONBLOCK) {
+            Ok(file) => file,
+            Err(Errno::NOENT) => return Ok(FileBeside::Absent),
+            Err(Errno::ACCESS | Errno::PERM | Errno::LOOP | Errno::ISDIR | Errno::NXIO | Errno::TXTBSY) => {
+                return Ok(FileBeside::Foreign);
+            }
+            Err(error) => return Err(error).with_context(|| self.not_written()),
+        };
         let found = fstat(&file)?;
         // A user that may write into the folder could have put a file or a hard link there, to own or to spoil what arrives.
-        let is_own = found.st_uid == geteuid().as_raw() && found.st_nlink <= 1;
-        if !is_own || FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
-            let path = self.path.with_file_name(name);
-            bail!("{} was not made by this user, or has other names: remove it there", path.display());
+        let is_own = found.st_uid == geteuid().as_raw()
+            && found.st_nlink <= 1
+            && FileType::from_raw_mode(found.st_mode) == FileType::RegularFile;
+        Ok(if is_own { FileBeside::Own(file) } else { FileBeside::Foreign })
+    }
+
+    /// A new, empty file beside it; `None` if the name is taken.
+    pub(crate) fn create_beside(&self, suffix: &str) -> Result<Option<File>> {
+        match self.open_name(&self.beside(suffix), OFlags::RDWR | OFlags::CREATE | OFlags::EXCL) {
+            Ok(file) => Ok(Some(file)),
+            Err(Errno::EXIST) => Ok(None),
+            Err(error) => Err(error).with_context(|| self.not_written()),
         }
-        Ok(Some(file))
     }
 
-    /// A new, empty file beside it, instead of one that may be there.
-    pub(crate) fn create_beside(&self, suffix: &str) -> Result<File> {
-        self.remove_beside(suffix);
-        self.create_new_beside(suffix)?
-            .with_context(|| format!("cannot write {}: another process writes it, too", self.path.display()))
-    }
-
-    /// A file beside it, found or made, that no other process and no other copy writes while it is open: all writers
-    /// lock it first.
+    /// Locks a file beside it, for as long as it is open, against other writers; false if it does not have this name any more, since its
+    /// last writer has given it its own.
     ///
     /// # Errors
     /// If another one writes it now.
-    pub(crate) fn lock_beside(&self, suffix: &str) -> Result<File> {
-        for _ in 0..LOCK_ATTEMPTS {
-            let found = match self.open_beside(suffix)? {
-                Some(file) => Some(file),
-                None => self.create_new_beside(suffix)?,
-            };
-            let Some(file) = found else { continue };
-            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) if self.is_beside(&file, suffix)? => return Ok(file),
-                // Its last writer has given it its name, or has removed it.
-                Ok(()) => {}
-                Err(Errno::WOULDBLOCK) => break,
-                Err(error) => {
-                    return Err(error).with_context(|| {
-                        format!(
-                            "cannot lock {}: serve a folder on another file system",
-                            self.path.with_file_name(self.beside(suffix)).display()
-                        )
-                    });
-                }
-            }
+    pub(crate) fn lock_beside(&self, file: &File, suffix: &str) -> Result<bool> {
+        match flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => self.is_beside(file, suffix),
+            Err(Errno::WOULDBLOCK) => bail!(
+                "another copy writes {} now: wait until it has ended, or copy elsewhere",
+                self.path.display()
+            ),
+            Err(error) => Err(error).with_context(|| {
+                format!(
+                    "cannot lock {}: serve a folder on another file system",
+                    self.path.with_file_name(self.beside(suffix)).display()
+                )
+            }),
         }
-        bail!("another copy writes {} now: wait until it has ended, or copy elsewhere", self.path.display())
     }
 
     /// Whether `file` is the file with the name beside it.
@@ -163,21 +211,13 @@ impl FilePlace {
         }
     }
 
-    /// `None` if a file has that name already.
-    fn create_new_beside(&self, suffix: &str) -> Result<Option<File>> {
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
-        self.open_name(&self.beside(suffix), flags)
+    fn open_name(&self, name: &str, flags: OFlags) -> rustix::io::Result<File> {
+        let mode = if flags.contains(OFlags::CREATE) { Mode::from_raw_mode(0o600) } else { Mode::empty() };
+        Ok(openat(&self.folder, name, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, mode)?.into())
     }
 
-    fn open_name(&self, name: &str, flags: OFlags) -> Result<Option<File>> {
-        let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let mode = if flags.contains(OFlags::CREATE) { Mode::from_raw_mode(0o600) } else { Mode::empty() };
-        match openat2(&self.folder, name, flags, mode, ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS) {
-            Ok(file) => Ok(Some(file.into())),
-            Err(Errno::NOENT) if !flags.contains(OFlags::CREATE) => Ok(None),
-            Err(Errno::EXIST) if flags.contains(OFlags::EXCL) => Ok(None),
-            Err(error) => Err(error).with_context(|| format!("cannot write {}", self.path.display())),
-        }
+    fn not_written(&self) -> String {
+        format!("cannot write {}", self.path.display())
     }
 
     /// Replaces the file by the one beside it.
@@ -188,7 +228,7 @@ impl FilePlace {
             bail!("{} is a folder: remove it, or copy elsewhere", self.path.display());
         }
         let renamed = renameat(&self.folder, self.beside(suffix), &self.folder, self.name.as_str());
-        renamed.with_context(|| format!("cannot write {}", self.path.display()))
+        renamed.with_context(|| self.not_written())
     }
 
     pub(crate) fn remove_beside(&self, suffix: &str) {
@@ -232,8 +272,6 @@ const NAME_BYTES_MAX: usize = 255;
 /// With the digest, the longest suffix and the rest below [`NAME_BYTES_MAX`].
 const NAME_BEGIN_BYTES: usize = 200;
 const NAME_DIGEST_DIGITS: usize = 16;
-/// Each is needed only if another writer ends between two system calls.
-const LOCK_ATTEMPTS: usize = 8;
 
 #[cfg(test)]
 mod tests {
@@ -245,47 +283,6 @@ mod tests {
         let path = std::env::temp_dir().join(format!("squall-folder-{name}-{}", std::process::id()));
         std::fs::create_dir(&path).unwrap();
         path
-    }
-
-    /// The second writer gets an error, a writer that has ended releases the lock, and a file that has been renamed
-    /// meanwhile is not taken for the one beside it.
-    #[test]
-    fn a_file_beside_has_one_writer() {
-        let scratch = scratch_folder("lock");
-        let place = Folder::open(&scratch).unwrap().place(&["f".into()]).unwrap();
-        let first = place.lock_beside("partial").unwrap();
-        let error = place.lock_beside("partial").unwrap_err().to_string();
-        assert!(error.contains("another copy writes") && error.ends_with("copy elsewhere"), "{error}");
-        place.take_place("partial").unwrap();
-        let second = place.lock_beside("partial").unwrap();
-        assert!(place.is_beside(&second, "partial").unwrap() && !place.is_beside(&first, "partial").unwrap());
-        drop((first, second));
-        place.lock_beside("partial").unwrap();
-        std::fs::remove_dir_all(scratch).unwrap();
-    }
-
-    /// A file that another user has put there before is neither written nor used.
-    #[test]
-    fn a_prepared_file_is_not_written() {
-        let scratch = scratch_folder("prepared");
-        let place = Folder::open(&scratch).unwrap().place(&["f".into()]).unwrap();
-        let (own, partial) = (scratch.join("own"), scratch.join(".f.squall-partial"));
-        std::fs::write(&own, "mine").unwrap();
-        std::fs::hard_link(&own, &partial).unwrap();
-        assert!(place.lock_beside("partial").unwrap_err().to_string().contains("has other names: remove it"));
-        std::fs::remove_file(&partial).unwrap();
-        std::os::unix::fs::symlink(&own, &partial).unwrap();
-        assert!(place.lock_beside("partial").is_err());
-        std::fs::remove_file(&partial).unwrap();
-        std::fs::create_dir(&partial).unwrap();
-        assert!(place.lock_beside("partial").is_err());
-        std::fs::remove_dir(&partial).unwrap();
-        std::fs::write(&partial, "").unwrap();
-        if std::os::unix::fs::chown(&partial, Some(12_345), None).is_ok() {
-            assert!(place.lock_beside("partial").unwrap_err().to_string().contains("not made by this user"));
-        }
-        assert_eq!(std::fs::read(&own).unwrap(), b"mine");
-        std::fs::remove_dir_all(scratch).unwrap();
     }
 
     #[test]
@@ -312,8 +309,8 @@ mod tests {
         for name in names.into_iter().chain(["\u{fc}".repeat(127)]) {
             let place = folder.place(std::slice::from_ref(&name)).unwrap();
             assert!(seen.insert(place.beside("partial")), "{name}");
-            place.create_beside("held").unwrap();
-            place.lock_beside("partial").unwrap();
+            place.create_beside("held").unwrap().unwrap();
+            place.create_beside("partial").unwrap().unwrap();
             place.take_place("partial").unwrap();
             assert!(scratch.join(name).is_file());
         }
@@ -329,12 +326,46 @@ mod tests {
         std::os::unix::fs::symlink("/tmp/no-file-has-this-name", scratch.join("file")).unwrap();
         let folder = Folder::open(&scratch).unwrap();
         assert!(folder.place(&["out".into(), "f".into()]).is_err(), "through a link to a folder");
-        assert!(folder.place(&["file".into()]).unwrap().open().is_err(), "through a link to a file");
+        let error = folder.place(&["file".into()]).unwrap().open().unwrap_err().to_string();
+        assert!(error.contains("is a symbolic link"), "{error}");
         folder.make(&["x".into(), "y".into()], 0o755).unwrap();
+        std::os::unix::fs::symlink("x", scratch.join("inside")).unwrap();
+        assert!(folder.place(&["inside".into(), "f".into()]).is_err(), "no link is followed");
         let place = folder.place(&["x".into(), "y".into(), "f".into()]).unwrap();
         place.create_beside("partial").unwrap();
         place.take_place("partial").unwrap();
         assert!(scratch.join("x/y/f").is_file());
+        std::fs::remove_dir_all(scratch).unwrap();
+    }
+
+    /// A file that may not be read or written, and one that runs, are looked at without opening them for writing.
+    #[test]
+    fn a_file_is_opened_for_reading_alone() {
+        let scratch = scratch_folder("reading");
+        std::fs::copy("/bin/sleep", scratch.join("f")).unwrap();
+        let place = Folder::open(&scratch).unwrap().place(&["f".into()]).unwrap();
+        let mut running = std::process::Command::new(scratch.join("f")).arg("60").spawn().unwrap();
+        assert!(place.open().unwrap().is_some(), "a program that runs");
+        running.kill().unwrap();
+        running.wait().unwrap();
+        std::fs::set_permissions(scratch.join("f"), std::fs::Permissions::from_mode(0o444)).unwrap();
+        assert!(place.open().unwrap().is_some(), "a file that is read-only");
+        assert!(Folder::open(&scratch).unwrap().place(&["g".into()]).unwrap().open().unwrap().is_none());
+        std::fs::remove_dir_all(scratch).unwrap();
+    }
+
+    /// A folder that was here gets the permissions, too, and keeps the bits that are not copied.
+    #[test]
+    fn a_folder_gets_its_mode() {
+        let scratch = scratch_folder("folder-mode");
+        let folder = Folder { umask: 0o022, ..Folder::open(&scratch).unwrap() };
+        folder.make(&["d".into()], 0o755).unwrap();
+        let mode = || scratch.join("d").metadata().unwrap().permissions().mode() & 0o7777;
+        std::fs::set_permissions(scratch.join("d"), std::fs::Permissions::from_mode(0o2755)).unwrap();
+        folder.set_mode(&["d".into()], 0o750).unwrap();
+        assert_eq!(mode(), 0o2750);
+        folder.set_mode(&["d".into()], 0o777).unwrap();
+        assert_eq!(mode(), 0o2755);
         std::fs::remove_dir_all(scratch).unwrap();
     }
 }

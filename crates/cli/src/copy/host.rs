@@ -17,11 +17,10 @@ use rustix::process::{Resource, getrlimit};
 use squall::bulk::BulkError;
 use squall::config::{Secret, VerbsSettings};
 use squall_fabric::mutex::lock;
-use squall_transports::session::PeerStream;
 
 use super::connection::ProvedConnection;
 use super::folder::Folder;
-use super::links::{self, LinkDesk};
+use super::links::{self, CopyLink, LinkDesk};
 use super::message::CopyCall;
 use super::queue::{CopiesAhead, CopyQueue};
 use super::{CopyConnection, HostId, QueuePosition, random_number, receive};
@@ -31,10 +30,12 @@ pub(crate) struct CopyHost {
     pub(crate) secret: Secret,
     pub(crate) verbs: VerbsSettings,
     pub(crate) folder: Folder,
+    /// After which a source or another host is given up.
+    pub(crate) silence: Duration,
     /// By which sources recognise the host, whatever name they use for it.
     id: HostId,
     queue: CopyQueue,
-    pub(crate) links: LinkDesk<PeerStream>,
+    pub(crate) links: LinkDesk<CopyLink>,
     unproved: Mutex<Unproved>,
 }
 
@@ -42,10 +43,15 @@ pub(crate) struct CopyHost {
 pub(crate) type CopyEnd = (String, Result<usize>);
 
 impl CopyHost {
-    pub(crate) fn new(secret: Secret, verbs: VerbsSettings, folder: Folder) -> Result<Self> {
+    pub(crate) fn new(
+        secret: Secret,
+        verbs: VerbsSettings,
+        folder: Folder,
+        silence: Duration,
+    ) -> Result<Self> {
         let unproved = Mutex::new(Unproved { max: unproved_max(), ..Unproved::default() });
         let (id, queue) = (HostId(random_number()?), CopyQueue::default());
-        Ok(Self { secret, verbs, folder, id, queue, links: LinkDesk::default(), unproved })
+        Ok(Self { secret, verbs, folder, silence, id, queue, links: LinkDesk::default(), unproved })
     }
 
     /// Accepts connections forever, each in a thread; copies that have ended are reported to `ended`.
@@ -83,26 +89,26 @@ impl CopyHost {
             Err(error) => return tracing::warn!("{peer} was refused: {error:#}"),
         };
         let line = match call {
-            CopyCall::Control => connection.into_line(),
+            CopyCall::Control => connection.into_line(self.silence),
             CopyCall::Link { copy, rank } => {
-                if let Err(error) = links::receive(connection, &self.links, (copy, rank)) {
+                if let Err(error) = links::receive(connection, self, (copy, rank)) {
                     tracing::warn!("a link from {peer} was refused: {error:#}");
                 }
                 return;
             }
         };
-        let mut line = match line {
+        let line = match line {
             Ok(line) => line,
             Err(error) => return tracing::warn!("{peer}: {error:#}"),
         };
-        let Some(outcome) = self.receive(&mut line, peer) else { return };
+        let Some(outcome) = self.receive(&line, peer) else { return };
         // Fails when the command is about to end.
         let _ = ended.send((peer.to_owned(), outcome));
     }
 
     /// Receives one copy when its turn has come; `None` if the source closed before.
-    fn receive(&self, line: &mut CopyConnection, peer: &str) -> Option<Result<usize>> {
-        let hello = line.write(&self.id).and_then(|()| line.read::<()>(Some(HELLO_PATIENCE)));
+    fn receive(&self, line: &CopyConnection, peer: &str) -> Option<Result<usize>> {
+        let hello = line.write(&self.id).and_then(|()| line.read::<()>());
         if let Err(error) = hello {
             tracing::warn!("{peer}: {error:#}");
             return None;
@@ -120,6 +126,9 @@ impl CopyHost {
                 tracing::info!("{peer} waits for the copy from {source}");
             }
             is_new = false;
+            if line.is_lost() {
+                return None;
+            }
             line.write(&QueuePosition::Waiting { copies, source }).ok()?;
         }
         line.write(&QueuePosition::First).ok()?;
@@ -202,10 +211,8 @@ fn unproved_max() -> usize {
 
 /// Until the next attempt, if a connection could not be taken.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// The time between two reports to a copy that waits: much below its own time-out.
+/// The time between two reports to a copy that waits.
 const WORD_PERIOD: Duration = Duration::from_secs(2);
-/// The time until a source that has proved the secret asks for its turn: it may have to connect to many hosts first.
-const HELLO_PATIENCE: Duration = Duration::from_secs(600);
 const UNPROVED_MIN: usize = 4;
 const UNPROVED_MAX: usize = 64;
 

@@ -6,6 +6,7 @@
 //! reported: each link is with both its ends then.
 
 use std::collections::BTreeMap;
+use std::net::TcpStream;
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -15,8 +16,12 @@ use squall_fabric::mutex::lock;
 use squall_transports::session::PeerStream;
 
 use super::connection::{ProvedConnection, is_cut_off, reach};
+use super::host::CopyHost;
 use super::message::{CopyCall, CopyLinkAnswer, CopyLinks, CopyToken};
 use super::{CopyBegin, CopyConnection, CopyTransport};
+
+/// A link, and what cuts it.
+pub(crate) type CopyLink = (PeerStream, TcpStream);
 
 /// Where links wait for the copy to which they belong; one copy at a time is expected.
 #[derive(Debug)]
@@ -105,17 +110,17 @@ impl<L> Drop for LinkTicket<'_, L> {
 /// # Errors
 /// If a host before this one cannot be reached, of which the source is informed, or the source does not begin.
 pub(crate) fn join(
-    line: &mut CopyConnection,
+    line: &CopyConnection,
     begin: &CopyBegin,
-    (copy, ticket): (CopyToken, &LinkTicket<'_, PeerStream>),
-    secret: &Secret,
+    (copy, ticket): (CopyToken, &LinkTicket<'_, CopyLink>),
+    CopyHost { secret, silence, .. }: &CopyHost,
 ) -> Result<Vec<(usize, PeerStream)>> {
     let (rank, members, source) = (begin.rank, begin.hosts.len() + 1, Address::of_socket(&line.peer()?));
     let mut called = Vec::new();
     for (other, host) in (1..rank).zip(&begin.hosts) {
         let address = host.parse::<Address>().with_context(|| format!("{host} is no address"))?;
-        match call(&address.as_reached_by(&source), (copy, rank), secret) {
-            Ok(link) => called.push((other, link)),
+        match call(&address.as_reached_by(&source), (copy, rank), (secret, *silence)) {
+            Ok((link, _)) => called.push((other, link)),
             Err(error) => {
                 let message = format!("{error:#}");
                 line.write(&CopyLinks::Failed { rank: other, message: message.clone() })?;
@@ -124,12 +129,16 @@ pub(crate) fn join(
         }
     }
     line.write(&CopyLinks::Made)?;
-    let begun: Result<()> = line.read(Some(PATIENCE));
+    let begun: Result<()> = line.read();
     begun
         .context("the copy does not begin: not all of its hosts reach each other (the source knows which)")?;
-    let mut links = ticket.take([0])?;
+    let mut links = Vec::with_capacity(members - 1);
+    for (other, (link, cut)) in ticket.take([0])? {
+        line.cut_with_line(cut);
+        links.push((other, link));
+    }
     links.append(&mut called);
-    links.append(&mut ticket.take(rank + 1..members)?);
+    links.extend(ticket.take(rank + 1..members)?.into_iter().map(|(other, (link, _))| (other, link)));
     Ok(links)
 }
 
@@ -140,15 +149,15 @@ pub(crate) fn join(
 pub(crate) fn call(
     address: &Address,
     (copy, rank): (CopyToken, usize),
-    secret: &Secret,
-) -> Result<PeerStream> {
+    (secret, silence): (&Secret, Duration),
+) -> Result<CopyLink> {
     let Address::Tcp { host, port } = address else { bail!("{address} is no address between hosts") };
     let begun = Instant::now();
     loop {
         let answered = reach(host, *port, secret, &CopyCall::Link { copy, rank })
             .and_then(|mut connection| Ok((connection.hear()?, connection)));
         match answered {
-            Ok((CopyLinkAnswer::Accepted, connection)) => return connection.into_link(),
+            Ok((CopyLinkAnswer::Accepted, connection)) => return connection.into_link(silence),
             Ok((CopyLinkAnswer::Refused { message }, _)) => bail!("{address} refuses it: {message}"),
             Err(error) if is_cut_off(&error) && begun.elapsed() < CALL_PATIENCE => {
                 std::thread::sleep(CALL_PAUSE);
@@ -161,14 +170,14 @@ pub(crate) fn call(
 /// Answers a caller that is a link.
 pub(crate) fn receive(
     mut connection: ProvedConnection,
-    desk: &LinkDesk<PeerStream>,
+    CopyHost { links, silence, .. }: &CopyHost,
     (copy, rank): (CopyToken, usize),
 ) -> Result<()> {
-    match desk.place(copy, rank) {
+    match links.place(copy, rank) {
         Ok(place) => {
             // The place is taken meanwhile, so the copy finds the link when its caller reports it.
             connection.say(&CopyLinkAnswer::Accepted)?;
-            place.fill(connection.into_link()?);
+            place.fill(connection.into_link(*silence)?);
             Ok(())
         }
         Err(message) => {
@@ -208,9 +217,6 @@ pub(crate) fn check(begin: &CopyBegin) -> Result<()> {
 
 /// A source and the hosts of one copy.
 pub(crate) const MEMBERS_MAX: usize = 1 << 12;
-/// For all hosts to call each other: one that fails reports that at its first failure.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
-
 /// For a call that is cut off, as when one end was stopped for a while.
 const CALL_PATIENCE: Duration = Duration::from_secs(20);
 const CALL_PAUSE: Duration = Duration::from_millis(50);
@@ -245,7 +251,6 @@ mod tests {
         let begin = |hosts: usize, rank| CopyBegin {
             hosts: vec!["192.0.2.1:7401".into(); hosts],
             rank,
-            send: Vec::new(),
             transport: CopyTransport::Tcp,
         };
         assert!(check(&begin(2, 1)).is_ok() && check(&begin(2, 2)).is_ok());

@@ -59,10 +59,15 @@ pub(crate) struct CopyRequest {
 }
 
 impl CopyRequest {
-    /// Whether an answer fits these entries: a number of blocks for each file that the file can have.
-    pub(crate) fn fits(&self, held: &[u64]) -> bool {
-        let files = self.entries.iter().filter_map(|entry| entry.file);
-        files.clone().count() == held.len() && files.zip(held).all(|(file, held)| *held <= blocks(file.bytes))
+    /// The number of files.
+    pub(crate) fn files(&self) -> usize {
+        self.entries.iter().filter(|entry| entry.file.is_some()).count()
+    }
+
+    /// Whether an answer fits the entries: each number of blocks is one that the file of that number can have.
+    pub(crate) fn fits(&self, held: &[(usize, u64)]) -> bool {
+        let files: Vec<FileEntry> = self.entries.iter().filter_map(|entry| entry.file).collect();
+        held.iter().all(|(file, held)| files.get(*file).is_some_and(|file| *held <= blocks(file.bytes)))
     }
 
     /// How files travel that are sent as one parcel, named by their entries; `None` if they cannot be one.
@@ -83,7 +88,7 @@ pub(crate) struct CopyEntry {
     pub(crate) file: Option<FileEntry>,
 }
 
-/// By what a file is known again.
+/// By what an interrupted copy of a file is known again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FileEntry {
     pub(crate) bytes: u64,
@@ -101,10 +106,37 @@ pub(crate) enum CopyDigest {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum CopyAnswer {
-    /// For each file in the order of the entries: how many of its blocks are there.
+    /// For each file in the order of the entries: what is there.
     Ready {
-        held: Vec<u64>,
+        held: Vec<HeldContent>,
         digest: CopyDigest,
+    },
+    Refused {
+        message: String,
+    },
+}
+
+/// What a host has of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum HeldContent {
+    /// Nothing that could be this file.
+    Other,
+    /// A file of the same size; only its digest shows whether it is the same content.
+    SameSize,
+    /// A file of the same size and time.
+    SameTime,
+}
+
+/// The answer when a host knows which of its files have the right content and has made space for the others.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum SpaceAnswer {
+    /// With the files of which some blocks are here, from a copy that was interrupted, and with what could not be done, such as
+    /// permissions that cannot be set.
+    Ready {
+        held: Vec<(usize, u64)>,
+        failures: Vec<String>,
     },
     Refused {
         message: String,
@@ -118,8 +150,6 @@ pub(crate) struct CopyBegin {
     pub(crate) hosts: Vec<String>,
     /// The rank of this host; 0 is the source.
     pub(crate) rank: usize,
-    /// The entries that are sent: parcel by parcel, in this order.
-    pub(crate) send: Vec<Vec<usize>>,
     #[serde(default)]
     pub(crate) transport: CopyTransport,
 }
@@ -145,6 +175,16 @@ pub(crate) enum CopyTransport {
     Verbs,
 }
 
+/// What a host says to a parcel.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ParcelAnswer {
+    /// To each file of it.
+    Judged(Vec<DigestVerdict>),
+    /// The host takes no further part.
+    Failed { message: String },
+}
+
 /// What a host says to a file's digest.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -157,8 +197,8 @@ pub(crate) enum DigestVerdict {
 ///
 /// # Errors
 /// If the line is not a `T` in JSON.
-pub(crate) fn parse<T: DeserializeOwned>(line: &str) -> serde_json::Result<T> {
-    serde_json::from_str(line)
+pub(crate) fn parse<T: DeserializeOwned>(line: &[u8]) -> serde_json::Result<T> {
+    serde_json::from_slice(line)
 }
 
 /// How many blocks a file has.

@@ -2,11 +2,15 @@
 //!
 //! `cp` connects to each `serve`, both prove the secret, and then lines of JSON travel over that connection: the host's
 //! [`HostId`], the request for a turn, the [`QueuePosition`] in the queue until the turn has come, a [`CopyRequest`] with the
-//! list of files, the answer with what is there already ([`CopyAnswer`]), the start with the addresses of all hosts
-//! ([`CopyBegin`]), the report that this host has its [`links`], and for each [`parcel`] the digests of its files and the answer to
-//! each ([`DigestVerdict`]). The files themselves travel over the links, and each host relays for the others: large files from
-//! pages to pages, small ones together. All connections lead to the port of a `serve`, none to the source.
+//! list of files, the answer with what may be there already ([`CopyAnswer`]), the files whose digests are wanted and these
+//! digests, the files that are the same and the answer to that ([`SpaceAnswer`]), the start with the addresses of all hosts
+//! ([`CopyBegin`]), the report that this host has its [`links`], and for each [`parcel`] its entries, the digests of its files
+//! and the answer to them ([`ParcelAnswer`]). The files themselves travel over the links, and each host relays for the others:
+//! large files from pages to pages, small ones together. All connections lead to the port of a `serve`, none to the source.
+//!
+//! **What is copied** the content decides: a host that has a file of the same size sends its digest, and the source compares.
 
+pub(crate) mod compare;
 pub(crate) mod connection;
 mod deadline;
 mod digest;
@@ -20,6 +24,7 @@ mod queue;
 pub(crate) mod receive;
 pub(crate) mod send;
 pub(crate) mod source;
+pub(crate) mod target;
 
 use anyhow::{Context as _, Result, ensure};
 use clap::builder::PossibleValue;
@@ -29,7 +34,7 @@ use squall::config::{Secret, VerbsSettings};
 pub(crate) use connection::CopyConnection;
 pub(crate) use message::{
     BLOCK_BYTES, CopyAnswer, CopyBegin, CopyDigest, CopyEntry, CopyRequest, CopyTransport, DigestVerdict,
-    FileEntry, HostId, QueuePosition, blocks,
+    FileEntry, HeldContent, HostId, ParcelAnswer, QueuePosition, SpaceAnswer, blocks,
 };
 
 /// The port at which `serve` listens, unless `--port` names another.

@@ -1,9 +1,8 @@
 //! A receiving host: answers one request, takes part in its session, and keeps the files.
 
-use std::fs::File;
-use std::time::Duration;
+use std::collections::BTreeSet;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use squall::bulk::{BLOCKS_MAX, BulkBuffer, BulkOptions, FileTarget, HeldBlocks, Session};
 
 use super::digest::{ArrivingDigest, digest, digest_of};
@@ -11,10 +10,10 @@ use super::folder::{FilePlace, Folder, names};
 use super::host::CopyHost;
 use super::links::{self, session_config};
 use super::parcel::{ParcelKind, kind};
-use super::partial::{self, PartialFile};
+use super::partial::{self, BlockList, PartialFile};
 use super::{
     BLOCK_BYTES, CopyAnswer, CopyBegin, CopyConnection, CopyDigest, CopyEntry, CopyRequest, DigestVerdict,
-    FileEntry, blocks,
+    FileEntry, HeldContent, ParcelAnswer, SpaceAnswer, blocks,
 };
 
 /// One file, ready to be received. Nothing is held open: there may be many.
@@ -22,14 +21,23 @@ struct Slot {
     path: Vec<String>,
     mode: u32,
     entry: FileEntry,
-    /// The number of blocks that are here already.
-    held: u64,
+    held: HeldContent,
+    /// It is here, with the content of the source.
+    is_same: bool,
+}
+
+/// What a request is about.
+struct Prepared {
+    /// For each entry; `None` for a folder.
+    slots: Vec<Option<Slot>>,
+    /// What could not be done.
+    failures: Vec<String>,
 }
 
 /// A file that travels alone, while it does.
 enum State {
     /// It is here already.
-    There(File),
+    There,
     /// It has arrived, and has this digest.
     Partial(PartialFile, String),
 }
@@ -38,13 +46,13 @@ enum State {
 ///
 /// # Errors
 /// If the copy fails; the other end has been informed, if it is still there.
-pub(crate) fn serve(line: &mut CopyConnection, host: &CopyHost) -> Result<usize> {
-    let CopyHost { folder, secret, verbs, .. } = host;
+pub(crate) fn serve(line: &CopyConnection, host: &CopyHost) -> Result<usize> {
+    let folder = &host.folder;
     // The source may have to wait for its turn at other hosts.
-    let request: CopyRequest = line.read(Some(BEGIN_PATIENCE))?;
+    let request: CopyRequest = line.read()?;
     let ticket = host.links.expect(request.copy);
-    let slots = match prepare(folder, &request) {
-        Ok(slots) => slots,
+    let Prepared { mut slots, failures } = match prepare(folder, &request) {
+        Ok(prepared) => prepared,
         Err(error) => {
             line.write(&CopyAnswer::Refused { message: format!("{error:#}") })?;
             return Err(error);
@@ -52,28 +60,30 @@ pub(crate) fn serve(line: &mut CopyConnection, host: &CopyHost) -> Result<usize>
     };
     let held = slots.iter().flatten().map(|slot| slot.held).collect();
     line.write(&CopyAnswer::Ready { held, digest: CopyDigest::Blake3 })?;
+    answer_digests(line, folder, &slots)?;
+    if let Err(error) = make_space(line, folder, &mut slots, failures) {
+        line.write(&SpaceAnswer::Refused { message: format!("{error:#}") })?;
+        return Err(error);
+    }
     // Other hosts may take long to answer. Without a session there is nothing to send.
-    let Some(begin) = line.read::<Option<CopyBegin>>(Some(BEGIN_PATIENCE))? else { return Ok(0) };
+    let Some(begin) = line.read::<Option<CopyBegin>>()? else {
+        release(folder, &slots, &BTreeSet::new());
+        return Ok(0);
+    };
     links::check(&begin)?;
-    let links = links::join(line, &begin, (request.copy, &ticket), secret)?;
-    let config = session_config(begin.hosts.len() + 1, begin.transport, verbs, secret);
+    let links = links::join(line, &begin, (request.copy, &ticket), host)?;
+    let config = session_config(begin.hosts.len() + 1, begin.transport, &host.verbs, &host.secret);
     let options = BulkOptions { block_bytes: Some(BLOCK_BYTES), ..BulkOptions::default() };
     let mut session = Session::over(&config, &options, begin.rank, links)?;
-    let (mut received, mut memory) = (0, session.buffer(0));
-    for parcel in &begin.send {
-        let kind = request
-            .parcel_kind(parcel)
-            .context("the source sends files that it has not named, or not in this way")?;
-        let parcel: Vec<&Slot> = parcel.iter().filter_map(|entry| slots[*entry].as_ref()).collect();
-        let judgements = receive(&mut session, &mut memory, folder, (&parcel, kind), line)?;
-        received += judgements.iter().filter(|judgement| matches!(judgement, DigestVerdict::Good)).count();
-        line.write(&judgements)?;
-    }
-    Ok(received)
+    let received = receive_all(&mut session, folder, (&request, &slots), line);
+    received.inspect_err(|error| {
+        // The source sees a host that leaves, and here is why; it may be the source that has gone.
+        let _ = line.write(&ParcelAnswer::Failed { message: format!("{error:#}") });
+    })
 }
 
-/// Makes the folders and reserves the space of all files that travel alone.
-fn prepare(folder: &Folder, request: &CopyRequest) -> Result<Vec<Option<Slot>>> {
+/// Makes the folders and looks at what is there.
+fn prepare(folder: &Folder, request: &CopyRequest) -> Result<Prepared> {
     let target = names(&request.path)?;
     let into = request.into || target.is_empty() || folder.is_folder(&target);
     if into {
@@ -81,7 +91,7 @@ fn prepare(folder: &Folder, request: &CopyRequest) -> Result<Vec<Option<Slot>>> 
     } else if let Some((_, above)) = target.split_last() {
         ensure!(folder.is_folder(above), "there is no folder {} here", above.join("/"));
     }
-    let mut slots = Vec::new();
+    let mut prepared = Prepared { slots: Vec::new(), failures: Vec::new() };
     for CopyEntry { path, mode, file } in &request.entries {
         // The source may be hostile: each name is checked like a path.
         ensure!(!path.is_empty(), "a file or folder has no name");
@@ -90,34 +100,107 @@ fn prepare(folder: &Folder, request: &CopyRequest) -> Result<Vec<Option<Slot>>> 
         }
         let path = if into { [&target[..], path].concat() } else { [&target[..], &path[1..]].concat() };
         let Some(entry) = file else {
-            folder.make(&path, *mode)?;
-            slots.push(None);
+            if !folder.is_folder(&path) {
+                folder.make(&path, *mode)?;
+            } else if let Err(error) = folder.set_mode(&path, *mode) {
+                prepared.failures.push(format!("{error:#}"));
+            }
+            prepared.slots.push(None);
             continue;
         };
         let bytes = entry.bytes;
         ensure!(blocks(bytes) <= BLOCKS_MAX, "a file of {bytes} bytes is more than can be copied at once");
-        let (place, all) = (folder.place(&path)?, blocks(bytes));
-        let held = if partial::is_there(&place, entry)? {
-            all
-        } else if kind(&[bytes]) == Some(ParcelKind::Alone) {
-            // One block less than all of a file that is whole but was never compared, so that it is compared and gets its
-            // name.
-            PartialFile::open(&place, entry)?.held.count().min(all.saturating_sub(1))
-        } else {
-            0
-        };
-        slots.push(Some(Slot { path, mode: *mode, entry: *entry, held }));
+        let place = folder.place(&path)?;
+        let held = partial::same_by_look(&place, entry, *mode)?.unwrap_or(HeldContent::Other);
+        prepared.slots.push(Some(Slot { path, mode: *mode, entry: *entry, held, is_same: false }));
     }
-    Ok(slots)
+    Ok(prepared)
 }
 
-/// Receives a parcel and the digests of its files, and compares each.
+/// Sends the digests for which the source asks: of files that may be those of the source.
+fn answer_digests(line: &CopyConnection, folder: &Folder, slots: &[Option<Slot>]) -> Result<()> {
+    let (files, slots): (Vec<usize>, Vec<&Slot>) = (line.read()?, slots.iter().flatten().collect());
+    let of = |file: usize| -> Result<String> {
+        let slot = slots.get(file).context("there is no such file")?;
+        digest(&folder.place(&slot.path)?.open()?.context("it has gone")?, slot.entry.bytes)
+    };
+    // A file that cannot be read is replaced.
+    line.write(&files.into_iter().map(|file| of(file).ok()).collect::<Vec<_>>())
+}
+
+/// Gives the files that the source calls the same their permissions and times, and reserves the space of all that travel alone.
+fn make_space(
+    line: &CopyConnection,
+    folder: &Folder,
+    slots: &mut [Option<Slot>],
+    mut failures: Vec<String>,
+) -> Result<()> {
+    let same: Vec<usize> = line.read()?;
+    let mut same = same.into_iter().peekable();
+    let mut held = Vec::new();
+    for (file, slot) in slots.iter_mut().flatten().enumerate() {
+        slot.is_same = same.next_if_eq(&file).is_some();
+        let place = folder.place(&slot.path)?;
+        if slot.is_same {
+            let set = place
+                .open()?
+                .context("it has gone")
+                .and_then(|there| partial::set_attributes(&place, &there, &slot.entry, slot.mode));
+            failures.extend(set.err().map(|error| format!("{error:#}")));
+        } else if kind(&[slot.entry.bytes]) == Some(ParcelKind::Alone) {
+            let (_, blocks) = PartialFile::open(&place, &slot.entry)?;
+            held.push((file, blocks.held.count()));
+        }
+    }
+    ensure!(same.next().is_none(), "the source calls files the same that it has not named, or not in order");
+    line.write(&SpaceAnswer::Ready { held, failures })
+}
+
+/// Receives the parcels that the source announces, until it ends.
+fn receive_all(
+    session: &mut Session,
+    folder: &Folder,
+    (request, slots): (&CopyRequest, &[Option<Slot>]),
+    line: &CopyConnection,
+) -> Result<usize> {
+    let (mut received, mut memory, mut sent) = (0, session.buffer(0), BTreeSet::new());
+    while let Some(parcel) = line.read::<Option<Vec<usize>>>()? {
+        let kind = request
+            .parcel_kind(&parcel)
+            .context("the source sends files that it has not named, or not in this way")?;
+        sent.extend(parcel.iter().copied());
+        let parcel: Vec<&Slot> = parcel.iter().filter_map(|entry| slots[*entry].as_ref()).collect();
+        let judgements = receive(session, &mut memory, folder, (&parcel, kind), line)?;
+        received += judgements.iter().filter(|judgement| matches!(judgement, DigestVerdict::Good)).count();
+        line.write(&ParcelAnswer::Judged(judgements))?;
+    }
+    release(folder, slots, &sent);
+    Ok(received)
+}
+
+/// Gives the space back of files that the source has named and could not send, unless a part of them is here. `sent` has the entries of
+/// the others.
+fn release(folder: &Folder, slots: &[Option<Slot>], sent: &BTreeSet<usize>) {
+    let slots = slots.iter().enumerate().filter(|(entry, _)| !sent.contains(entry));
+    for slot in slots.filter_map(|(_, slot)| slot.as_ref()).filter(|slot| !slot.is_same) {
+        let is_alone = kind(&[slot.entry.bytes]) == Some(ParcelKind::Alone);
+        let Ok(place) = folder.place(&slot.path) else { continue };
+        if is_alone
+            && let Ok((partial, blocks)) = PartialFile::open(&place, &slot.entry)
+            && blocks.held.count() == 0
+        {
+            partial.forget(&place);
+        }
+    }
+}
+
+/// Receives a parcel and the digests of its files, and compares each. A file without a digest could not be read by the source.
 fn receive(
     session: &mut Session,
     memory: &mut BulkBuffer,
     folder: &Folder,
     (parcel, kind): (&[&Slot], ParcelKind),
-    line: &mut CopyConnection,
+    line: &CopyConnection,
 ) -> Result<Vec<DigestVerdict>> {
     let next = session.next_object()?;
     let bytes: u64 = parcel.iter().map(|slot| slot.entry.bytes).sum();
@@ -129,98 +212,84 @@ fn receive(
     match kind {
         ParcelKind::Alone => {
             let place = folder.place(&parcel[0].path)?;
-            let state = receive_alone(session, &place, &parcel[0].entry)?;
+            let state = receive_alone(session, &place, parcel[0])?;
             let right = read_digests(line, parcel.len())?;
-            Ok(vec![judged(finish(&place, parcel[0], &state, &right[0]))])
+            Ok(vec![judged(finish(&place, parcel[0], &state, right[0].as_deref()))])
         }
         ParcelKind::Together(_) => {
             session.receive_buffer(memory)?;
             let right = read_digests(line, parcel.len())?;
             let mut rest = &memory[..];
-            let keep_next = |(slot, right): (&&Slot, &String)| {
+            let keep_next = |(slot, right): (&&Slot, &Option<String>)| {
                 let (content, behind) =
                     rest.split_at(usize::try_from(slot.entry.bytes).expect("a small file"));
                 rest = behind;
-                judged(keep(folder, slot, content, right))
+                judged(keep(folder, slot, content, right.as_deref()))
             };
             Ok(parcel.iter().zip(&right).map(keep_next).collect())
         }
     }
 }
 
-fn read_digests(line: &mut CopyConnection, files: usize) -> Result<Vec<String>> {
-    let right: Vec<String> = line.read(Some(PATIENCE))?;
+fn read_digests(line: &CopyConnection, files: usize) -> Result<Vec<Option<String>>> {
+    let right: Vec<Option<String>> = line.read()?;
     ensure!(right.len() == files, "{} digests of {files} files: run the same release there", right.len());
     Ok(right)
 }
 
-fn receive_alone(session: &mut Session, place: &FilePlace, entry: &FileEntry) -> Result<State> {
+fn receive_alone(session: &mut Session, place: &FilePlace, slot: &Slot) -> Result<State> {
+    let entry = &slot.entry;
     if let Some(file) = place.open()?
-        && partial::is_there(place, entry)?
+        && slot.is_same
+        && file.metadata()?.len() == entry.bytes
     {
         // This host lacks nothing, but may be a source for the others.
         let held = HeldBlocks::all(blocks(entry.bytes));
         session.receive_file(FileTarget { file: &file, held, on_block: Box::new(|_| ()) })?;
-        return Ok(State::There(file));
+        return Ok(State::There);
     }
-    let partial = PartialFile::open(place, entry)?;
-    let (list, held) = (partial.list.try_clone()?, partial.held.clone());
+    let (partial, BlockList { list, held }) = PartialFile::open(place, entry)?;
     let arriving = ArrivingDigest::start(partial.file.try_clone()?, entry.bytes, held.clone())?;
     let arrivals = arriving.arrivals();
     let on_block = Box::new(move |block| {
         partial::note(&list, block);
         arrivals.note(block);
     });
-    session.receive_file(FileTarget { file: &partial.file, held, on_block })?;
+    let received = session.receive_file(FileTarget { file: &partial.file, held, on_block });
+    received.with_context(|| format!("{} was not received", place.path.display()))?;
     let found = arriving.finish()?;
     Ok(State::Partial(partial, found))
 }
 
 /// Compares the digest of a file that has travelled alone, and gives the file its name.
-fn finish(place: &FilePlace, slot: &Slot, state: &State, right: &str) -> Result<()> {
-    match state {
-        State::There(file) => compare(place, file, slot, right),
-        State::Partial(partial, found) => {
-            if found != right {
-                PartialFile::forget(place);
-                anyhow::bail!(
-                    "{} arrived with another digest, and was removed: copy it again",
-                    place.path.display()
-                );
-            }
-            PartialFile::finish(place, &partial.file, &slot.entry, slot.mode)
-        }
+fn finish(place: &FilePlace, slot: &Slot, state: &State, right: Option<&str>) -> Result<()> {
+    let State::Partial(partial, found) = state else { return Ok(()) };
+    if right != Some(found) {
+        partial.forget(place);
+        return Err(not_right(place, right));
     }
+    partial.finish(place, &slot.entry, slot.mode)
 }
 
 /// Compares the digest of a small file, and writes the file.
-fn keep(folder: &Folder, slot: &Slot, content: &[u8], right: &str) -> Result<()> {
-    let place = folder.place(&slot.path)?;
-    if let Some(there) = place.open()?
-        && partial::is_there(&place, &slot.entry)?
-    {
-        return compare(&place, &there, slot, right);
+fn keep(folder: &Folder, slot: &Slot, content: &[u8], right: Option<&str>) -> Result<()> {
+    if slot.is_same {
+        return Ok(());
     }
-    ensure!(
-        digest_of(content) == right,
-        "{} arrived with another digest: copy it again",
-        place.path.display()
-    );
+    let place = folder.place(&slot.path)?;
+    if right != Some(&digest_of(content)) {
+        return Err(not_right(&place, right));
+    }
     PartialFile::write(&place, content, &slot.entry, slot.mode)
 }
 
-/// Checks that a file that was here is the one that is copied.
-fn compare(place: &FilePlace, file: &File, slot: &Slot, right: &str) -> Result<()> {
-    let found = digest(file, slot.entry.bytes)?;
+fn not_right(place: &FilePlace, right: Option<&str>) -> anyhow::Error {
     let path = place.path.display();
-    ensure!(found == right, "{path} has the same size and time but another content: remove it there");
-    Ok(())
+    match right {
+        Some(_) => anyhow!("{path} arrived with another digest, since it changed meanwhile: copy it again"),
+        None => anyhow!("{path} was not kept: the source could not read it"),
+    }
 }
-
-/// For what the source does at once, except for the digest of a large file.
-const PATIENCE: Duration = Duration::from_secs(600);
-/// For the preparation of other hosts, and for copies before this one there.
-const BEGIN_PATIENCE: Duration = Duration::from_secs(3600);
 
 #[cfg(test)]
 mod tests {
@@ -273,10 +342,9 @@ mod tests {
             let scratch = std::env::temp_dir().join(format!("squall-request-{}", std::process::id()));
             std::fs::create_dir_all(scratch.join("served")).unwrap();
             let folder = Folder::open(&scratch.join("served")).unwrap();
-            if let Ok(slots) = prepare(&folder, &request) {
+            if let Ok(Prepared { slots, .. }) = prepare(&folder, &request) {
                 prop_assert_eq!(slots.len(), request.entries.len());
-                let held: Vec<u64> = slots.iter().flatten().map(|slot| slot.held).collect();
-                prop_assert!(request.fits(&held));
+                prop_assert_eq!(slots.iter().flatten().count(), request.files());
             }
             let here: Vec<_> = std::fs::read_dir(&scratch).unwrap().map(|entry| entry.unwrap().file_name()).collect();
             prop_assert_eq!(here, ["served"]);
@@ -295,7 +363,7 @@ mod tests {
             entries: vec![entry(None), entry(file)],
             digest: CopyDigest::Blake3,
         };
-        assert!(request.fits(&[3]) && request.fits(&[0]));
-        assert!(!request.fits(&[4]) && !request.fits(&[]) && !request.fits(&[0, 0]));
+        assert!(request.fits(&[(0, 3)]) && request.fits(&[(0, 0)]) && request.fits(&[]));
+        assert!(!request.fits(&[(0, 4)]) && !request.fits(&[(1, 0)]));
     }
 }

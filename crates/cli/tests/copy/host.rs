@@ -79,7 +79,10 @@ fn a_second_copy_waits_for_the_first() {
     let bytes = 100 << 20;
     std::fs::write(&large, content(5, bytes)).unwrap();
     std::fs::write(&small, content(6, 1000)).unwrap();
-    let host = place.serve(43);
+    let host = place.serve_by(43, |mut serve| {
+        serve.args(["--timeout", "60s"]);
+        serve
+    });
     let first = place.cp(&[&large], &["127.0.0.43:large".into()]);
     let (begun, list) = (Instant::now(), host.folder.join(".large.squall-held"));
     while !list.exists() {

@@ -2,6 +2,7 @@
 //! them. (`.ci/run hosts`)
 
 mod clocks;
+mod copies;
 mod disks;
 mod hosts;
 mod limits;

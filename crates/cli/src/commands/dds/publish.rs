@@ -1,6 +1,5 @@
 //! `squall dds pub`: samples of a topic from a shell.
 
-use std::io::BufRead as _;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
@@ -10,6 +9,7 @@ use serde_json::json;
 use squall_dds::{DataWriter, DurabilityKind, Qos, TopicData, WriteError};
 use squall_harness::terminal::{CommandVerdict, Interrupted, output};
 
+use super::super::input;
 use super::{DomainArguments, Joined, LOOK_PERIOD, TopicArguments, endpoint_qos};
 
 /// Write samples to a topic: the arguments, or the lines of standard input
@@ -168,8 +168,7 @@ fn read(samples: Vec<String>, repeat: Option<u64>, inputs: SyncSender<Result<Str
         // Fails when the receiver has gone.
         let forward = |input: Result<String>| inputs.send(input).is_ok();
         if samples.is_empty() {
-            let lines = std::io::stdin().lock().lines();
-            lines.map(|line| line.context("standard input cannot be read as text")).all(forward);
+            input::lines(std::io::stdin().lock(), SAMPLE_BYTES_MAX).all(forward);
         } else {
             let numbered = |sample: &String, number: u64| match repeat {
                 Some(_) => sample.replace("{i}", &number.to_string()),
@@ -185,6 +184,8 @@ fn read(samples: Vec<String>, repeat: Option<u64>, inputs: SyncSender<Result<Str
 const OUTCOME_PATIENCE: Duration = Duration::from_secs(60);
 /// The longest time between two samples.
 const PAUSE_MAX: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+/// More than a sample has.
+const SAMPLE_BYTES_MAX: usize = 256 << 20;
 /// Samples that are read ahead.
 const AHEAD_MAX: usize = 1024;
 
