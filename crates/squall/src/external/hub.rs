@@ -11,6 +11,7 @@ use squall_transports::bootstrap::Asker;
 use squall_transports::bootstrap::pair::PairService;
 use squall_transports::log;
 
+use super::channel::ClientChannel;
 use super::connection::{FrameConnection, options};
 use super::served::{KnownPublishers, QueueBudget, ServedSubgroup};
 use super::wire::{ExternalNotice, ExternalRequest, HEAD_BYTES_MAX, invalid};
@@ -22,12 +23,17 @@ use crate::status::{ClientDesk, GroupStatus};
 use crate::stream::acceptor::{Conversation, StreamAcceptor};
 use crate::stream::{Stream, StreamError};
 
+/// What an application does for clients, by the subgroup that they name.
+pub(crate) type ClientServices = BTreeMap<String, ClientService>;
+pub(crate) type ClientService = Box<dyn Fn(&mut ClientChannel<'_>) -> io::Result<()> + Send + Sync>;
+
 /// A member's side of external clients.
 pub(crate) struct Hub {
     config: Arc<Config>,
     sources: BTreeMap<String, ServedSubgroup>,
     clients: Mutex<KnownPublishers>,
     queues: Arc<QueueBudget>,
+    services: ClientServices,
     door: Mutex<Door>,
     /// Has this.
     status: Weak<GroupStatus>,
@@ -53,10 +59,11 @@ impl Hub {
     pub(crate) fn new(
         config: Arc<Config>,
         sources: BTreeMap<String, ServedSubgroup>,
+        services: ClientServices,
         status: &Arc<GroupStatus>,
     ) -> Arc<Self> {
         let (clients, queues, door) = (Mutex::default(), Arc::default(), Mutex::new(Door::Shut));
-        Arc::new(Self { config, sources, clients, queues, door, status: Arc::downgrade(status) })
+        Arc::new(Self { config, sources, clients, queues, services, door, status: Arc::downgrade(status) })
     }
 
     fn door(&self) -> MutexGuard<'_, Door> {
@@ -83,6 +90,23 @@ impl Hub {
                 answer_with(asker, false);
             }
         }
+    }
+
+    /// Lets the application converse with a client.
+    fn serve(
+        &self,
+        source: &ServedSubgroup,
+        subgroup: &str,
+        client: &mut FrameConnection,
+        is_closed: &AtomicBool,
+    ) -> io::Result<()> {
+        let Some(service) = self.services.get(subgroup) else {
+            return client.send(&source.elsewhere("its application serves no clients there"));
+        };
+        let longest = self.sources.values().map(|source| source.message_max).max().unwrap_or(0);
+        let mut channel = ClientChannel::begin(client, is_closed, longest);
+        let served = service(&mut channel);
+        channel.end().and(served)
     }
 
     /// Ends the service, since the member has ended: clients are notified, and the listener is closed.
@@ -135,7 +159,8 @@ impl Conversation for Arc<Hub> {
         };
         let (ExternalRequest::Observe { subgroup, .. }
         | ExternalRequest::Publish { subgroup, .. }
-        | ExternalRequest::Replay { subgroup, .. }) = &request
+        | ExternalRequest::Replay { subgroup, .. }
+        | ExternalRequest::Connect { subgroup }) = &request
         else {
             return Err(invalid("the client sent messages before it named a subgroup"));
         };
@@ -153,7 +178,10 @@ impl Conversation for Arc<Hub> {
             ExternalRequest::Replay { view, sequence, .. } => {
                 replaying::replay(source, Position { view, sequence }, &mut client, is_closed)
             }
-            ExternalRequest::Messages { .. } => unreachable!("the first request names a subgroup"),
+            ExternalRequest::Connect { subgroup } => self.serve(source, &subgroup, &mut client, is_closed),
+            ExternalRequest::Messages { .. } | ExternalRequest::Application => {
+                unreachable!("the first request names a subgroup")
+            }
         }
     }
 }

@@ -17,9 +17,12 @@
 //!   what is delivered. The member reads its log for it, so nothing is lost however slow the reader is; and positions are the
 //!   same at all members, so it continues with another one where it was. The application notes [`Replay::position`], and gets each
 //!   message once, over its own restarts, too.
+//! - A [`MemberChannel`] carries messages between a process and a member's application, which gives them their meaning
+//!   ([`crate::Builder::on_client`]).
 //!
-//! The subgroup must be one for messages: its members have set an upcall for it, or take its deliveries.
+//! For the first three the subgroup must be one for messages: its members have set an upcall for it, or take its deliveries.
 
+mod channel;
 mod connection;
 mod error;
 mod hub;
@@ -34,6 +37,7 @@ mod served;
 mod wire;
 
 pub use crate::slot::SubgroupView;
+pub use channel::{ClientChannel, MemberChannel};
 pub use error::{ExternalError, PublishError};
 pub use observer::{Observed, Observer, ObserverOptions};
 pub use publisher::Publisher;
@@ -41,6 +45,6 @@ pub use replay::{Replay, ReplayOptions};
 #[doc(hidden)]
 pub use wire::read_foreign;
 
-pub(crate) use hub::Hub;
+pub(crate) use hub::{ClientServices, Hub};
 pub(crate) use lease::SenderLease;
 pub(crate) use served::ServedSubgroup;

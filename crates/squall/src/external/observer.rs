@@ -283,6 +283,8 @@ impl Observer {
             | ExternalNotice::Stored { .. }
             | ExternalNotice::Compacted { .. }
             | ExternalNotice::NoLog
+            | ExternalNotice::Serving
+            | ExternalNotice::Application
             | ExternalNotice::Unknown { .. } => {
                 self.lose("the member sent an unexpected notice".into());
                 None

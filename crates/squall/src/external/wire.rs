@@ -16,6 +16,10 @@ pub(super) enum ExternalRequest {
     Messages { first: u64, lengths: Vec<u32> },
     /// First request: send what is delivered in this durable subgroup from this position on, earlier messages first.
     Replay { subgroup: String, view: u64, sequence: u64 },
+    /// First request: connect to the application of a member of this subgroup.
+    Connect { subgroup: String },
+    /// A message for the application, whose bytes follow.
+    Application,
 }
 
 /// What a member sends.
@@ -51,6 +55,10 @@ pub(super) enum ExternalNotice {
     Compacted { view: u64, sequence: u64 },
     /// To a reader: the subgroup keeps no log.
     NoLog,
+    /// The application has taken the connection.
+    Serving,
+    /// A message of the application, whose bytes follow.
+    Application,
 }
 
 /// Appends a frame to `sink`.

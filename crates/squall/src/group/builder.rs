@@ -19,7 +19,7 @@ use crate::application::{BoxedUpcall, GroupHandles, LayoutFunctions, MulticastUp
 use crate::config::Config;
 use crate::durable;
 use crate::error::JoinError;
-use crate::external::Hub;
+use crate::external::{ClientChannel, ClientServices, Hub};
 use crate::handle::genuine::{self, GenuineMessage, MulticastSender};
 use crate::handle::node_handle::NodeHandle;
 use crate::node::{EntryOptions, Node};
@@ -56,6 +56,7 @@ pub struct Builder {
     on_view: ViewUpcall,
     on_multicast: Option<MulticastUpcall>,
     places: LayoutFunctions,
+    services: ClientServices,
     only_join: bool,
 }
 
@@ -74,6 +75,7 @@ impl Builder {
             on_view: Box::new(|_| ()),
             on_multicast: None,
             places: BTreeMap::new(),
+            services: ClientServices::new(),
             only_join: false,
         }
     }
@@ -136,6 +138,19 @@ impl Builder {
         self
     }
 
+    /// Calls `serve` for each process outside the group that connects to this member's application ([`crate::external::MemberChannel`])
+    /// by the name of `subgroup`, on a thread of the connection, which ends when `serve` returns. It returns soon after
+    /// [`ClientChannel::is_closing`]. It may be called before the member has joined.
+    #[must_use]
+    pub fn on_client(
+        mut self,
+        subgroup: &str,
+        serve: impl Fn(&mut ClientChannel<'_>) -> std::io::Result<()> + Send + Sync + 'static,
+    ) -> Self {
+        self.services.insert(subgroup.into(), Box::new(serve));
+        self
+    }
+
     /// Joins only a group that is already running, and never starts one.
     #[must_use]
     pub const fn only_join(mut self) -> Self {
@@ -180,7 +195,7 @@ impl Builder {
 
     /// Checks that what the application has given fits the configuration.
     fn check(&self) -> Result<(), JoinError> {
-        let named = self.upcalls.keys().chain(self.places.keys());
+        let named = self.upcalls.keys().chain(self.places.keys()).chain(self.services.keys());
         let unknown = named.into_iter().find(|name| !self.config.subgroups.contains_key(*name));
         if let Some(name) = unknown {
             return Err(JoinError::UnknownSubgroup(name.clone()));
@@ -267,7 +282,7 @@ impl Builder {
             subgroups.insert(name.clone(), handle);
         }
         let (config, slots) = (Arc::new(self.config), named_slots);
-        let hub = Hub::new(Arc::clone(&config), sources, &link.status);
+        let hub = Hub::new(Arc::clone(&config), sources, self.services, &link.status);
         *link.status.hub() = Some(hub.clone());
         let service = None;
         let shards = writer.zip(genuine).map(|(writer, config)| {
