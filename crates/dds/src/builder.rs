@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -12,16 +12,17 @@ use squall_fabric::mutex::lock;
 
 use crate::error::ParticipantError;
 use crate::gate::OrderGate;
+use crate::host::TopicHost;
 use crate::lane::TopicLane;
 use crate::outlet::Outlet;
-use crate::participant::{DomainParticipant, ServedTopics, TopicEntry};
+use crate::participant::{DomainMember, DomainParticipant, ServedTopics, TopicEntry};
 use crate::port::TopicPort;
 use crate::qos::{Profile, Qos};
 use crate::registry::{is_grouped, keeps, service};
 use crate::run_time::{self, TopicStore};
 use crate::signal::Signal;
 use crate::store::{HistoryStore, nodes_of};
-use crate::wire::OWN_SUBGROUP;
+use crate::wire::{OWN_SUBGROUP, check_name};
 
 /// Prepares a participant: its topics and their policies, which are the same at all participants of the domain, and whether
 /// others can be created later.
@@ -96,7 +97,12 @@ impl ParticipantBuilder {
         let to_ring = Arc::clone(&bells);
         let on_view = move |_: &squall::View| lock(&to_ring).iter().for_each(|bell| bell.ring());
         let ProgressCallback(on_progress) = self.progress;
-        let builder = Group::builder(self.config).on_view(on_view);
+        let mut builder = Group::builder(self.config).on_view(on_view);
+        let host = TopicHost::default();
+        if self.run_time.is_some() {
+            let host = host.clone();
+            builder = builder.on_client(run_time::REGISTRY, move |client| host.serve(client));
+        }
         let (group, poller) = builder.on_progress(move |progress| on_progress(progress)).join_shared()?;
         let rank = u64::try_from(group.rank()).expect("ranks are few");
         let own = group.view().members.iter().find(|member| member.tag == rank).map(|member| member.node.0);
@@ -107,7 +113,7 @@ impl ParticipantBuilder {
                 lock(&served).serve(by);
             }
         });
-        let mut participant = DomainParticipant {
+        let member = Arc::new(DomainMember {
             node: own.expect("a member is in its view"),
             endpoints: Arc::default(),
             topics: Mutex::default(),
@@ -115,29 +121,31 @@ impl ParticipantBuilder {
             changed: Arc::new(Signal::polling(poller.clone())),
             poller,
             served,
-            run_time: None,
-            threads: Vec::new(),
-        };
+            run_time: OnceLock::new(),
+        });
+        let mut participant = DomainParticipant { member, threads: Vec::new() };
         for (name, qos) in self.topics {
             participant.begin(name, qos)?;
         }
         if let Some(kind) = self.run_time {
-            participant.run_time = Some(participant.begin_run_time(kind)?);
+            let run_time = participant.begin_run_time(kind)?;
+            participant.member.run_time.set(run_time).expect("it is set once");
         }
-        let stores = lock(&participant.served).stores.clone();
+        let stores = lock(&participant.member.served).stores.clone();
         lock(&bells).extend(stores.iter().map(|store| Arc::clone(&store.bell)));
-        for (name, entry) in &*participant.topics_in_use() {
+        for (name, entry) in &*participant.member.topics_in_use() {
             entry.begin(name, patience)?;
         }
-        if let Some(run_time) = &participant.run_time {
+        if let Some(run_time) = participant.member.run_time.get() {
             run_time.begin(patience)?;
         }
         for store in &stores {
             let taken = store
                 .retire(patience)
                 .map_err(|error| ParticipantError::History { topic: store.subgroup.clone(), error })?;
-            lock(&participant.endpoints).exclude(taken);
+            lock(&participant.member.endpoints).exclude(taken);
         }
+        host.open(&participant.member);
         Ok(participant)
     }
 
@@ -145,6 +153,7 @@ impl ParticipantBuilder {
     /// for good, when the group restarts from its logs.
     fn lay_out(&mut self) -> Result<(), ParticipantError> {
         for (name, qos) in &self.topics {
+            check_name(name)?;
             qos.check_topic().map_err(|error| ParticipantError::Qos { topic: name.clone(), error })?;
             if is_grouped(qos) {
                 return Err(ParticipantError::Grouped(name.clone()));
@@ -206,20 +215,55 @@ impl DomainParticipant {
             let store = self.begin_store(&name)?;
             let outlet =
                 Outlet::Kept { store: Arc::clone(&store), topic: OWN_SUBGROUP, service: service(&qos) };
-            let port = self.port(&name, &qos, outlet, Arc::clone(&store.bell), None);
+            let port = self.member.port(&name, &qos, outlet, Arc::clone(&store.bell), None);
             store.connect(OWN_SUBGROUP, &port);
             port
         } else {
             let lane = self.begin_lane(&name)?;
             let outlet = Outlet::Lane { lane: Arc::clone(&lane), topic: OWN_SUBGROUP };
-            let port = self.port(&name, &qos, outlet, Arc::default(), None);
+            let port = self.member.port(&name, &qos, outlet, Arc::default(), None);
             lane.connect(OWN_SUBGROUP, &port);
             port
         };
-        self.topics_in_use().insert(name, TopicEntry { port, qos, type_name: String::new() });
+        self.member.topics_in_use().insert(name, TopicEntry { port, qos, type_name: String::new() });
         Ok(())
     }
 
+    /// Starts the thread of a subgroup that has histories.
+    pub(crate) fn begin_store(&mut self, subgroup: &str) -> Result<Arc<HistoryStore>, ParticipantError> {
+        let member = &self.member;
+        let store = Arc::new(HistoryStore::open(
+            subgroup,
+            member.node,
+            &member.group,
+            &member.poller,
+            &member.changed,
+        )?);
+        let of_thread = Arc::clone(&store);
+        self.threads.push(start(subgroup, move || of_thread.run())?);
+        lock(&self.member.served).stores.push(Arc::clone(&store));
+        // Something may have come before.
+        store.serve(PolledBy::Waiting);
+        Ok(store)
+    }
+
+    /// Starts the thread of a subgroup that keeps nothing.
+    pub(crate) fn begin_lane(&mut self, subgroup: &str) -> Result<Arc<TopicLane>, ParticipantError> {
+        let mut group = lock(&self.member.group);
+        let present = group.as_mut().expect("the participant has not left");
+        let nodes = nodes_of(present);
+        let handle = present.subgroup(subgroup)?;
+        let (deliveries, sender) = (handle.deliveries()?, handle.sender()?);
+        drop(group);
+        let lane = Arc::new(TopicLane::new(sender, deliveries, self.member.poller.clone(), nodes));
+        lock(&self.member.served).lanes.push(Arc::clone(&lane));
+        let of_thread = Arc::clone(&lane);
+        self.threads.push(start(subgroup, move || of_thread.run())?);
+        Ok(lane)
+    }
+}
+
+impl DomainMember {
     pub(crate) fn port(
         &self,
         name: &str,
@@ -232,33 +276,6 @@ impl DomainParticipant {
         let name = name.into();
         let (node, endpoints, state) = (self.node, Arc::clone(&self.endpoints), Mutex::default());
         Arc::new(TopicPort { name, profile, node, endpoints, outlet, gate, state, changed, bell })
-    }
-
-    /// Starts the thread of a subgroup that has histories.
-    pub(crate) fn begin_store(&mut self, subgroup: &str) -> Result<Arc<HistoryStore>, ParticipantError> {
-        let store =
-            Arc::new(HistoryStore::open(subgroup, self.node, &self.group, &self.poller, &self.changed)?);
-        let of_thread = Arc::clone(&store);
-        self.threads.push(start(subgroup, move || of_thread.run())?);
-        lock(&self.served).stores.push(Arc::clone(&store));
-        // Something may have come before.
-        store.serve(PolledBy::Waiting);
-        Ok(store)
-    }
-
-    /// Starts the thread of a subgroup that keeps nothing.
-    pub(crate) fn begin_lane(&mut self, subgroup: &str) -> Result<Arc<TopicLane>, ParticipantError> {
-        let mut group = lock(&self.group);
-        let present = group.as_mut().expect("the participant has not left");
-        let nodes = nodes_of(present);
-        let handle = present.subgroup(subgroup)?;
-        let (deliveries, sender) = (handle.deliveries()?, handle.sender()?);
-        drop(group);
-        let lane = Arc::new(TopicLane::new(sender, deliveries, self.poller.clone(), nodes));
-        lock(&self.served).lanes.push(Arc::clone(&lane));
-        let of_thread = Arc::clone(&lane);
-        self.threads.push(start(subgroup, move || of_thread.run())?);
-        Ok(lane)
     }
 }
 
@@ -303,7 +320,7 @@ mod tests {
         let builder = DomainParticipant::builder(Config::local("dds-left", 1));
         let participant =
             builder.topic("atomic", Qos::ATOMIC).topic("kept", Qos::KEPT).join().expect("it joins");
-        let served = lock(&participant.served);
+        let served = lock(&participant.member.served);
         let (lane, store) = (Arc::downgrade(&served.lanes[0]), Arc::downgrade(&served.stores[0]));
         drop(served);
         assert!(lane.upgrade().is_some() && store.upgrade().is_some());
@@ -352,7 +369,8 @@ mod tests {
             DomainParticipant::builder(Config::local(&format!("dds-twice-{}", std::process::id()), 1))
                 .topic("t", Qos::ATOMIC);
         let participant = participant.join().expect("it starts");
-        let error = lock(&participant.group).as_mut().expect("it runs").subgroup("t").unwrap().sender().err();
+        let error =
+            lock(&participant.member.group).as_mut().expect("it runs").subgroup("t").unwrap().sender().err();
         assert!(matches!(error, Some(HandleError::Taken { .. })));
     }
 }

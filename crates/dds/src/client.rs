@@ -1,8 +1,9 @@
-//! Clients outside the group: they write and read topics that keep samples, through any member.
+//! Clients outside the group: they write and read topics through any member.
 //!
-//! A client is one of the replicated object that has the histories ([`squall::object::Client`]), so a member that dies is replaced by another
-//! one, and what it writes is applied once. It reads the history by queries, from where it is, as readers of members read it from
-//! memory: each sample once and in order, whichever members answer.
+//! For topics that keep samples, a client is one of the replicated object that has the histories ([`squall::object::Client`]), so a
+//! member that dies is replaced by another one, and what it writes is applied once. It reads the history by queries, from where it is, as
+//! readers of members read it from memory: each sample once and in order, whichever members answer. In topics that keep nothing, a member
+//! has readers and writers in its place ([`crate::hosted`]).
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -10,33 +11,43 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use squall::external::MemberChannel;
 use squall::object::{Client, ObjectError};
 use squall::{Config, DeliveryMode};
 use squall_fabric::mutex::lock;
 
-use crate::cache::{ChangeKind, Selection};
+use crate::cache::{ChangeKind, SampleBytes, Selection};
 use crate::client_link::{ClientEndpoint, ClientLink};
 use crate::data::TopicData;
 use crate::error::{EntityError, ParticipantError, ReadError, WriteError};
+use crate::host::HostedSample;
+use crate::hosted::{HostFinder, HostedReader, HostedWriter};
 use crate::keeper::settle;
 use crate::kept::KeptReply;
-use crate::qos::{Profile, Qos};
+use crate::qos::Qos;
 use crate::reader::value_of;
 use crate::reader_core::ReaderCore;
 use crate::registry::{StoreQuery, StoreReply, is_grouped, keeps, service};
-use crate::run_time::{self, TopicStore};
+use crate::run_time::{self, TopicDescription, TopicStore};
 use crate::sample::{EndpointId, Sample, StateMask, now_ns};
 use crate::status::{CountStatus, MatchedStatus};
 use crate::store::pull_part;
-use crate::wire::{ChangeHeader, RegisteredTopic, TopicRole};
+use crate::wire::{ChangeHeader, RegisteredTopic, TopicRole, check_name};
 
 /// A process outside a domain's group that writes and reads its topics through any member, over TCP or a Unix socket, after the proof of
 /// the group's secret. It changes no view, and no member waits for it. A member that dies is replaced by another one.
 ///
-/// The topics are those that participants have created at run time ([`crate::ParticipantBuilder::run_time_topics`]) and that keep samples; a
-/// client may create others. The last one of the client, its writers and its readers to be dropped waits for a second at most until a member has
-/// noted the ends of the others. Of a process that ends without that, or that no member hears for a minute, the writers and readers end
-/// by themselves. If it was only cut off, it announces them again when it reaches a member: they continue where they were.
+/// The topics are those that participants have created at run time ([`crate::ParticipantBuilder::run_time_topics`]); a client may create
+/// others.
+///
+/// In topics that keep samples, a client reads and writes each sample once, whichever members die. The last one of the client, its
+/// writers and its readers to be dropped waits for a second at most until a member has noted the ends of the others. Of a process that
+/// ends without that, or that no member hears for a minute, the writers and readers end by themselves. If it was only cut off, it
+/// announces them again when it reaches a member: they continue where they were.
+///
+/// In topics that keep nothing, readers and writers end with the connection to a member. That member keeps 16 MiB for a reader that does
+/// not take its samples, and the rest is lost ([`ClientReader::sample_lost`]): no writer waits for it. A reader whose member is lost
+/// reports that ([`ReadError::Interrupted`]), and continues through another one; so does a writer ([`WriteError::MemberLost`]).
 ///
 /// ```
 /// use std::time::Duration;
@@ -60,38 +71,46 @@ use crate::wire::{ChangeHeader, RegisteredTopic, TopicRole};
 #[derive(Debug)]
 pub struct DomainClient {
     link: Arc<ClientLink>,
+    finder: HostFinder,
+    /// By which the topics were asked for last.
+    listing: Mutex<Option<MemberChannel>>,
 }
 
 impl ClientLink {
-    /// Announces an endpoint; returns its number, what members know of it, and the number of the first message after it.
+    /// Announces an endpoint of a topic that keeps samples; returns its number, what members know of it, and the number of the first
+    /// message after it. `None` if the topic keeps nothing.
     fn enter<T: TopicData>(
         &self,
         name: &str,
         role: TopicRole,
-        qos: Qos,
-    ) -> Result<(EndpointId, ClientEndpoint, u64), EntityError> {
+        qos: &Qos,
+    ) -> Result<Option<(EndpointId, ClientEndpoint, u64)>, EntityError> {
         qos.check()?;
-        if is_grouped(&qos) {
+        if is_grouped(qos) {
             return Err(EntityError::NeedsSubscriber(name.into()));
         }
         let failed = |error| EntityError::Creation { topic: name.into(), error };
         let topics = self.topics().map_err(failed)?;
         let found = (0..).zip(&topics).find(|(_, topic)| topic.name == name);
         let (number, topic) = found.ok_or_else(|| EntityError::UnknownTopic(name.into()))?;
-        topic.check_type(T::type_name(), T::type_hash())?;
-        let present = topic.qos.profile();
-        if !keeps(present) {
-            return Err(EntityError::NotForClients { topic: name.into(), profile: present });
+        let has_type = topic.check_type(T::type_name(), T::type_hash());
+        // The bytes of any type are bytes.
+        if role == TopicRole::Writer || T::type_name() != Vec::<u8>::type_name() {
+            has_type?;
         }
+        let present = topic.qos.profile();
         let wanted = qos.profile();
         if role == TopicRole::Writer && wanted != present {
             return Err(EntityError::Profile { topic: name.into(), present, wanted });
         }
+        if !keeps(present) {
+            return Ok(None);
+        }
         let (type_name, service) = (topic.type_name.clone(), service(&topic.qos));
-        let endpoint = ClientEndpoint { topic: number, role, type_name, qos, service };
+        let endpoint = ClientEndpoint { topic: number, role, type_name, qos: qos.clone(), service };
         let own = self.begin(endpoint.clone()).ok_or_else(|| EntityError::TooMany(name.into()))?;
         match self.announce(own, &endpoint) {
-            Ok((id, next)) => Ok((id, endpoint, next)),
+            Ok((id, next)) => Ok(Some((id, endpoint, next))),
             Err(error) => {
                 // The announcement may still arrive.
                 self.close(own);
@@ -106,7 +125,7 @@ impl DomainClient {
     /// messages in the subgroup `dds-topics`; any contact that answers is sufficient. `store` is the participants'.
     ///
     /// # Errors
-    /// [`ParticipantError::Handle`] if no contact answers; [`ParticipantError::History`] if no member has the histories in time.
+    /// [`ParticipantError::Unserved`] if no contact answers in time; [`ParticipantError::History`] if no member has the histories in time.
     pub fn connect(
         mut config: Config,
         store: TopicStore,
@@ -117,8 +136,11 @@ impl DomainClient {
             TopicStore::Memory => DeliveryMode::Atomic,
             TopicStore::Disk => DeliveryMode::Durable,
         };
+        // It tries for this long, and the other one only once.
+        let listing = Mutex::new(Some(MemberChannel::connect(&config, run_time::REGISTRY, timeout)?));
         let object = Client::connect_with(&config, run_time::REGISTRY, timeout)?;
-        Ok(Self { link: Arc::new(ClientLink::open(object, store, timeout)?) })
+        let link = Arc::new(ClientLink::open(object, store, timeout)?);
+        Ok(Self { link, finder: HostFinder { config, timeout }, listing })
     }
 
     /// Lets this client renew its lease no more, or again.
@@ -127,15 +149,12 @@ impl DomainClient {
         self.link.set_silent(is_silent);
     }
 
-    /// Returns the names of the topics that were created at run time, with their types and profiles.
+    /// Returns the topics of the domain by their names, as a member knows them: see [`crate::DomainParticipant::topics`].
     ///
     /// # Errors
-    /// [`WriteError`] if no member answers.
-    pub fn topics(&self) -> Result<Vec<(String, String, Profile)>, WriteError> {
-        let topics = self.link.topics()?;
-        let describe =
-            |topic: &Arc<RegisteredTopic>| (topic.name.clone(), topic.type_name.clone(), topic.qos.profile());
-        Ok(topics.iter().map(describe).collect())
+    /// [`ReadError`] if no member answers.
+    pub fn topics(&self) -> Result<Vec<TopicDescription>, ReadError> {
+        self.finder.topics(&mut lock(&self.listing))
     }
 
     /// Creates a topic, or finds it, as [`crate::DomainParticipant::create_topic`] does.
@@ -143,6 +162,7 @@ impl DomainClient {
     /// # Errors
     /// [`EntityError`], with what to do next.
     pub fn create_topic<T: TopicData>(&self, name: &str, qos: Qos) -> Result<(), EntityError> {
+        check_name(name)?;
         qos.check_topic()?;
         let (topic, profile, store) = (name.to_owned(), qos.profile(), self.link.store());
         if !store.holds(profile) {
@@ -170,43 +190,67 @@ impl DomainClient {
         }
     }
 
-    /// Creates a writer of a topic that keeps samples.
+    /// Creates a writer of a topic.
     ///
     /// # Errors
-    /// [`EntityError::NotForClients`] if the topic keeps nothing; or another error, with what to do next.
+    /// [`EntityError`], with what to do next.
     pub fn writer<T: TopicData>(&self, topic: &str, qos: Qos) -> Result<ClientWriter<T>, EntityError> {
-        let (id, endpoint, _) = self.link.enter::<T>(topic, TopicRole::Writer, qos)?;
-        Ok(ClientWriter { link: Arc::clone(&self.link), number: id.number, endpoint, of: PhantomData })
+        let link = Arc::clone(&self.link);
+        let patience = qos.max_blocking_time;
+        let side = match self.link.enter::<T>(topic, TopicRole::Writer, &qos)? {
+            Some((id, endpoint, _)) => WritingSide::History { link, number: id.number, endpoint },
+            None => WritingSide::Member(Mutex::new(HostedWriter::open(self.finder.clone(), topic, qos)?)),
+        };
+        Ok(ClientWriter { side, patience, of: PhantomData })
     }
 
-    /// Creates a reader of a topic that keeps samples.
+    /// Creates a reader of a topic. One of bytes reads topics of any type.
     ///
     /// # Errors
-    /// [`EntityError::NotForClients`] if the topic keeps nothing; or another error, with what to do next.
+    /// [`EntityError`], with what to do next.
     pub fn reader<T: TopicData>(&self, topic: &str, qos: Qos) -> Result<ClientReader<T>, EntityError> {
-        let (id, endpoint, next) = self.link.enter::<T>(topic, TopicRole::Reader, qos)?;
-        let mut reader = ReaderCore::new(&endpoint.announcement(id), true, None);
-        // Its own announcement may end before it has read that.
-        reader.begin_live(next);
-        let state = Mutex::new(ClientReading { next: reader.next_kept.unwrap_or(next), reader });
-        let (link, topic) = (Arc::clone(&self.link), endpoint.topic);
-        Ok(ClientReader { link, topic, number: id.number, state, of: PhantomData })
+        let side = match self.link.enter::<T>(topic, TopicRole::Reader, &qos)? {
+            Some((id, endpoint, next)) => {
+                let mut reader = ReaderCore::new(&endpoint.announcement(id), true, None);
+                // Its own announcement may end before it has read that.
+                reader.begin_live(next);
+                let state = Mutex::new(ClientReading { next: reader.next_kept.unwrap_or(next), reader });
+                let (link, topic) = (Arc::clone(&self.link), endpoint.topic);
+                ReadingSide::History(HistoryReader { link, topic, number: id.number, state })
+            }
+            None => ReadingSide::Member(Mutex::new(HostedReader::open(self.finder.clone(), topic, qos)?)),
+        };
+        Ok(ClientReader { side, of: PhantomData })
     }
 }
 
-/// A writer of a client. Each write returns when the sample is in the histories of all members, if the topic is logged also on their disks.
+/// A writer of a client.
+///
+/// In topics that keep samples, each write returns when the sample is in the histories of all members, if the topic is logged also on
+/// their disks. In others it returns when the sample is on its way, and [`ClientWriter::wait_for_acknowledgments`] waits until all
+/// members have it.
 ///
 /// [`DomainClient`] has an example.
 pub struct ClientWriter<T> {
-    link: Arc<ClientLink>,
-    /// Its number among the endpoints of this client.
-    number: u16,
-    endpoint: ClientEndpoint,
+    side: WritingSide,
+    patience: Duration,
     of: PhantomData<fn(T)>,
 }
 
+/// How a client writes.
+enum WritingSide {
+    History {
+        link: Arc<ClientLink>,
+        /// Its number among the endpoints of this client.
+        number: u16,
+        endpoint: ClientEndpoint,
+    },
+    /// By a writer that a member has.
+    Member(Mutex<HostedWriter>),
+}
+
 impl<T: TopicData> ClientWriter<T> {
-    /// Writes a sample. Waits for the outcome, at most the `max_blocking_time` of the policies.
+    /// Writes a sample. Waits for space or for the outcome, at most the `max_blocking_time` of the policies.
     ///
     /// # Errors
     /// [`WriteError`], with what to do next.
@@ -223,30 +267,59 @@ impl<T: TopicData> ClientWriter<T> {
     }
 
     fn send(&self, kind: ChangeKind, key: &[u8], data: &[u8]) -> Result<(), WriteError> {
-        let (topic, source_time) = (self.endpoint.topic, now_ns());
+        let (link, number, endpoint) = match &self.side {
+            WritingSide::History { link, number, endpoint } => (link, *number, endpoint),
+            WritingSide::Member(writer) => return lock(writer).send(kind, key, data, self.patience),
+        };
+        let (topic, source_time) = (endpoint.topic, now_ns());
         let change = |node| {
-            let writer = EndpointId { node, number: self.number };
+            let writer = EndpointId { node, number };
             let header = ChangeHeader { kind, topic, writer, source_time, key };
             let mut bytes = vec![0; header.length_with(data.len())];
             header.write(&mut bytes).copy_from_slice(data);
             bytes
         };
-        let reply = self.link.update_as(change, self.endpoint.qos.max_blocking_time)?;
-        settle(reply, self.endpoint.service)
+        let reply = link.update_as(change, self.patience)?;
+        settle(reply, endpoint.service)
+    }
+
+    /// Waits until everything that was written was delivered at all members.
+    ///
+    /// # Errors
+    /// [`WriteError::Timeout`]; [`WriteError::MemberLost`] if it is not known for some samples.
+    pub fn wait_for_acknowledgments(&self, timeout: Duration) -> Result<(), WriteError> {
+        match &self.side {
+            WritingSide::History { .. } => Ok(()),
+            WritingSide::Member(writer) => lock(writer).wait_for_acknowledgments(timeout),
+        }
     }
 }
 
-/// A reader of a client: it gets each sample of the topic's history once and in order. It asks a member for more when the application does, so
-/// it takes nothing while the application does not.
+/// A reader of a client.
+///
+/// In topics that keep samples, it gets each sample of the topic's history once and in order: it asks a member for more when the application
+/// does, so it takes nothing while the application does not. In others it gets what comes to a member from now on.
 ///
 /// [`DomainClient`] has an example.
 pub struct ClientReader<T> {
+    side: ReadingSide,
+    of: PhantomData<fn() -> T>,
+}
+
+/// How a client reads.
+enum ReadingSide {
+    History(HistoryReader),
+    /// By a reader that a member has.
+    Member(Mutex<HostedReader>),
+}
+
+/// Reads the history of a topic.
+struct HistoryReader {
     link: Arc<ClientLink>,
     topic: u32,
     /// Its number among the endpoints of this client.
     number: u16,
     state: Mutex<ClientReading>,
-    of: PhantomData<fn() -> T>,
 }
 
 #[derive(Debug)]
@@ -261,8 +334,64 @@ impl<T: TopicData> ClientReader<T> {
     /// count in [`ClientReader::sample_lost`].
     ///
     /// # Errors
-    /// [`ReadError::NoAnswer`] if no member answers in time, and there are no samples here.
+    /// [`ReadError`] if there are no samples here, and no member answers in time, or the one that has sent them is lost.
     pub fn take(&self, samples_max: usize) -> Result<Vec<Sample<T>>, ReadError> {
+        match &self.side {
+            ReadingSide::History(history) => history.take(samples_max),
+            ReadingSide::Member(reader) => {
+                let mut reader = lock(reader);
+                if reader.arrived.is_empty() {
+                    reader.pull(Duration::ZERO)?;
+                }
+                let count = samples_max.min(reader.arrived.len());
+                let taken: Vec<HostedSample> = reader.arrived.drain(..count).collect();
+                let samples = taken.into_iter().filter_map(|HostedSample { data, info }| {
+                    let data = data.map(|data| value_of(SampleBytes::Shared(data))).transpose();
+                    data.inspect_err(|_| reader.lost.add(1)).ok().map(|data| Sample { data, info })
+                });
+                Ok(samples.collect())
+            }
+        }
+    }
+
+    /// Waits until there are samples.
+    ///
+    /// # Errors
+    /// [`ReadError::Timeout`]; the errors of [`ClientReader::take`].
+    pub fn wait_for_data(&self, timeout: Duration) -> Result<(), ReadError> {
+        match &self.side {
+            ReadingSide::History(history) => history.wait_for_data(timeout),
+            ReadingSide::Member(reader) => {
+                let mut reader = lock(reader);
+                reader.pull(timeout)?;
+                if reader.arrived.is_empty() { Err(ReadError::Timeout(timeout)) } else { Ok(()) }
+            }
+        }
+    }
+
+    /// Returns SAMPLE_LOST, as [`crate::DataReader::sample_lost`] does; in topics that keep nothing, it counts those for which there was no
+    /// space at the member.
+    #[must_use]
+    pub fn sample_lost(&self) -> CountStatus {
+        match &self.side {
+            ReadingSide::History(history) => lock(&history.state).reader.lost.report(),
+            ReadingSide::Member(reader) => lock(reader).lost.report(),
+        }
+    }
+
+    /// Returns SUBSCRIPTION_MATCHED: how many writers match, as far as the reader has read the history. Of topics that keep nothing it is
+    /// not known here.
+    #[must_use]
+    pub fn subscription_matched(&self) -> MatchedStatus {
+        match &self.side {
+            ReadingSide::History(history) => lock(&history.state).reader.peers.matched.report(),
+            ReadingSide::Member(_) => MatchedStatus::default(),
+        }
+    }
+}
+
+impl HistoryReader {
+    fn take<T: TopicData>(&self, samples_max: usize) -> Result<Vec<Sample<T>>, ReadError> {
         let mut state = lock(&self.state);
         let pulled = self.pull(&mut state);
         let selection =
@@ -281,11 +410,7 @@ impl<T: TopicData> ClientReader<T> {
         Ok(samples)
     }
 
-    /// Waits until there are samples.
-    ///
-    /// # Errors
-    /// [`ReadError::Timeout`]; [`ReadError::NoAnswer`] if no member answers.
-    pub fn wait_for_data(&self, timeout: Duration) -> Result<(), ReadError> {
+    fn wait_for_data(&self, timeout: Duration) -> Result<(), ReadError> {
         let (begun, mut pause) = (Instant::now(), POLL_PERIOD_LEAST);
         loop {
             let mut state = lock(&self.state);
@@ -304,18 +429,6 @@ impl<T: TopicData> ClientReader<T> {
         }
     }
 
-    /// Returns SAMPLE_LOST, as [`crate::DataReader::sample_lost`] does.
-    #[must_use]
-    pub fn sample_lost(&self) -> CountStatus {
-        lock(&self.state).reader.lost.report()
-    }
-
-    /// Returns SUBSCRIPTION_MATCHED: how many writers match, as far as the reader has read the history.
-    #[must_use]
-    pub fn subscription_matched(&self) -> MatchedStatus {
-        lock(&self.state).reader.peers.matched.report()
-    }
-
     /// Asks a member for what comes next in the history, and takes what there is space for.
     fn pull(&self, state: &mut ClientReading) -> Result<(), ReadError> {
         let first = state.next;
@@ -331,23 +444,26 @@ impl<T: TopicData> ClientReader<T> {
 
 impl<T> fmt::Debug for ClientWriter<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ClientWriter").field("number", &self.number).finish_non_exhaustive()
+        f.debug_struct("ClientWriter").finish_non_exhaustive()
     }
 }
 
 impl<T> fmt::Debug for ClientReader<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ClientReader").field("number", &self.number).finish_non_exhaustive()
+        f.debug_struct("ClientReader").finish_non_exhaustive()
     }
 }
 
-impl<T> Drop for ClientWriter<T> {
+impl Drop for WritingSide {
     fn drop(&mut self) {
-        self.link.close(self.number);
+        match self {
+            Self::History { link, number, .. } => link.close(*number),
+            Self::Member(writer) => lock(writer).close(),
+        }
     }
 }
 
-impl<T> Drop for ClientReader<T> {
+impl Drop for HistoryReader {
     fn drop(&mut self) {
         self.link.close(self.number);
     }

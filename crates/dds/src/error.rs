@@ -2,13 +2,39 @@
 
 use std::time::Duration;
 
+use squall::external::ExternalError;
 use squall::object::ObjectError;
 use squall::{GroupError, HandleError, JoinError, SendError};
 
 use crate::qos::{DurabilityService, PolicyId, Profile, Qos, QosError};
 use crate::run_time::TopicStore;
 
-squall_fabric::debug_as_text!(ParticipantError, EntityError, WriteError, ReadError, DataError);
+squall_fabric::debug_as_text!(
+    TopicNameError,
+    ParticipantError,
+    EntityError,
+    WriteError,
+    ReadError,
+    DataError
+);
+
+/// Why a name is not one of a topic.
+///
+/// ```
+/// # use squall::Config;
+/// # use squall_dds::{DomainParticipant, EntityError, Qos, TopicStore};
+/// # let config = Config::local(&format!("doc-name-{}", std::process::id()), 1);
+/// # let participant = DomainParticipant::builder(config).run_time_topics(TopicStore::Memory).join()?;
+/// let error = participant.create_topic::<Vec<u8>>("two\nlines", Qos::ATOMIC).unwrap_err();
+/// assert!(matches!(error, EntityError::Name(_)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{name}` is no name of a topic: choose one of 1 to 256 bytes without control characters")]
+pub struct TopicNameError {
+    /// The beginning of the name, with its control characters escaped.
+    pub name: String,
+}
 
 /// Why a process takes no part in a domain.
 ///
@@ -31,6 +57,9 @@ pub enum ParticipantError {
         /// The policy, and what to do instead.
         error: QosError,
     },
+    /// The name of a topic is refused.
+    #[error(transparent)]
+    Name(#[from] TopicNameError),
     /// A topic has several shards or replicas, or some members only.
     #[error(
         "topic `{0}`: all members have to be in its subgroup and send: leave out members, senders, shards and replicas"
@@ -83,6 +112,9 @@ pub enum ParticipantError {
         /// What is wrong.
         error: WriteError,
     },
+    /// No member serves the client.
+    #[error(transparent)]
+    Unserved(#[from] ExternalError),
     /// A subgroup of the group is not available.
     #[error(transparent)]
     Handle(#[from] HandleError),
@@ -104,6 +136,9 @@ pub enum ParticipantError {
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum EntityError {
+    /// The name of a topic is refused.
+    #[error(transparent)]
+    Name(#[from] TopicNameError),
     /// No such topic.
     #[error(
         "there is no topic `{0}`: create it, or give it to the builder of each participant of the domain"
@@ -151,16 +186,17 @@ pub enum EntityError {
          this scope"
     )]
     NotGrouped(String),
-    /// The topic keeps no samples, and travels between participants only.
-    #[error(
-        "topic `{topic}` with profile {profile} is not for clients outside the group: create one that keeps samples, or join the domain"
-    )]
-    NotForClients {
+    /// The member that a client is connected to refuses the reader or the writer.
+    #[error("topic `{topic}`: {cause}")]
+    Refused {
         /// The topic's name.
         topic: String,
-        /// Its profile.
-        profile: Profile,
+        /// What the member says, and what to do next.
+        cause: String,
     },
+    /// No member serves the client.
+    #[error(transparent)]
+    Unserved(#[from] ExternalError),
     /// A reader of the subscriber is of a topic in another order.
     #[error(
         "topic `{0}` is not in one order with the subscriber's topics: let all of them have the same profile, or use two subscribers"
@@ -301,6 +337,19 @@ pub enum WriteError {
     /// The publisher has an open set.
     #[error("the publisher has an open set: commit or drop it before, or use another publisher")]
     SetOpen,
+    /// The member that a client outside the group writes through is lost, or refuses what it was sent.
+    #[error(
+        "of the samples before, it is not known whether {unknown} were written: {cause}; look for them at a reader before you write them again"
+    )]
+    MemberLost {
+        /// How many samples were on their way, at most.
+        unknown: u64,
+        /// What has happened.
+        cause: String,
+    },
+    /// No member serves the client. Nothing was written.
+    #[error(transparent)]
+    Unserved(#[from] ExternalError),
     /// The sample cannot be serialised. Nothing was written.
     #[error(transparent)]
     Data(#[from] DataError),
@@ -352,6 +401,14 @@ pub enum ReadError {
     /// No member answers a client outside the group.
     #[error("no member has answered with the topic's samples: {0}")]
     NoAnswer(WriteError),
+    /// The member from which a client outside the group gets the samples is lost.
+    #[error(
+        "samples may be missing here, since the connection with a member has ended: {0}; read again, which continues through a member that is there"
+    )]
+    Interrupted(String),
+    /// No member serves the client.
+    #[error(transparent)]
+    Unserved(#[from] ExternalError),
     /// The participant has left its group, and everything that came has been taken.
     #[error("the participant has left: join again")]
     Left,

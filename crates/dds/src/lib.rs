@@ -79,8 +79,8 @@
 //!   participant, and all policies are those of topics, readers and writers.
 //! - Samples are in the postcard format. The program `squall-dds-bridge` (folder bridge) passes samples of bytes to and from other DDS
 //!   implementations.
-//! - Clients outside the group ([`DomainClient`]) write and read topics that keep samples, and no others. Members notice after a minute that a client
-//!   has died: until then its writers and readers stay matched.
+//! - Clients outside the group ([`DomainClient`]) have no coherent sets, and no topics in one order. Members notice after a minute that a client
+//!   of a topic that keeps samples has died: until then its writers and readers stay matched.
 //! - Topics with [`Qos::KEPT`] and with [`Qos::LOGGED`] in one group: a group that restarts from its logs has lost the states that were in
 //!   memory only, so [`ParticipantError::LosesHistory`] and [`EntityError::NoStore`] refuse that. Participants may be in several groups.
 #![forbid(unsafe_code)]
@@ -102,6 +102,8 @@ mod data;
 mod deaths;
 mod error;
 mod gate;
+mod host;
+mod hosted;
 mod in_place;
 mod keeper;
 mod kept;
@@ -144,7 +146,7 @@ pub use bytes::Bytes;
 pub use cache::LimitKind;
 pub use client::{ClientReader, ClientWriter, DomainClient};
 pub use data::{Keyed, TopicData};
-pub use error::{DataError, EntityError, ParticipantError, ReadError, WriteError};
+pub use error::{DataError, EntityError, ParticipantError, ReadError, TopicNameError, WriteError};
 pub use in_place::InPlaceSample;
 pub use listener::{ListenerThread, ReaderListener};
 pub use participant::{DomainParticipant, Topic};

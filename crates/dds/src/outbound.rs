@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use squall::{Payload, SendError, Sender};
+use squall::{MessageOutcome, Payload, SendError, Sender};
 
 use crate::wire::ChangeHeader;
 
@@ -134,6 +134,16 @@ impl Outbound {
     /// Returns the length of the longest message.
     pub(crate) fn message_max(&self) -> usize {
         self.sender.message_max()
+    }
+
+    /// Returns how many messages were sent.
+    pub(crate) fn sent(&self) -> u64 {
+        self.sender.sent()
+    }
+
+    /// Returns what has become of a message.
+    pub(crate) fn outcome(&mut self, number: u64) -> MessageOutcome {
+        self.sender.outcome(number)
     }
 
     /// Returns whether everything that was sent has been delivered by all members.

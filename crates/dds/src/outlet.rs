@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use squall::object::ObjectError;
-use squall::{GroupError, Payload, SendError};
+use squall::{GroupError, MessageOutcome, Payload, SendError};
 use squall_fabric::mutex::lock;
 
 use crate::error::WriteError;
@@ -168,6 +168,37 @@ impl Outlet {
                 [topic, other].iter().all(|topic| **topic != OWN_SUBGROUP)
             }
             _ => false,
+        }
+    }
+
+    /// Returns the length of the longest message, of a topic that keeps nothing.
+    pub(crate) fn message_max(&self) -> usize {
+        match self {
+            Self::Lane { lane, .. } => lock(&lane.outbound).message_max(),
+            Self::Kept { .. } => 0,
+        }
+    }
+
+    /// Returns how many messages this participant has sent in the subgroup of a topic that keeps nothing.
+    pub(crate) fn sent(&self) -> u64 {
+        match self {
+            Self::Lane { lane, .. } => lock(&lane.outbound).sent(),
+            Self::Kept { .. } => 0,
+        }
+    }
+
+    /// Waits until the first `sent` of these messages were delivered by all members, or what has become of them is not known.
+    pub(crate) fn wait_for_outcome(&self, sent: u64, patience: Duration) -> Result<(), WriteError> {
+        let Self::Lane { lane, .. } = self else { return self.drain(patience, || None) };
+        let Some(last) = sent.checked_sub(1) else { return Ok(()) };
+        let outcome = lane.poller.wait_until(patience, || {
+            let mut outbound = lane.outbound.try_lock().ok()?;
+            Some(outbound.outcome(last)).filter(|outcome| *outcome != MessageOutcome::Pending)
+        });
+        match outcome {
+            Some(MessageOutcome::Delivered) => Ok(()),
+            Some(_) => Err(WriteError::Unknown),
+            None => Err(WriteError::Timeout(patience)),
         }
     }
 

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -53,6 +53,13 @@ use crate::writer::DataWriter;
 /// ```
 #[derive(Debug)]
 pub struct DomainParticipant {
+    pub(crate) member: Arc<DomainMember>,
+    pub(crate) threads: Vec<JoinHandle<()>>,
+}
+
+/// What a participant shares with the threads that serve clients outside the group.
+#[derive(Debug)]
+pub(crate) struct DomainMember {
     pub(crate) node: u32,
     pub(crate) endpoints: Arc<Mutex<EndpointNumbers>>,
     /// The topics that this participant uses, and those that were named when it joined.
@@ -61,8 +68,8 @@ pub struct DomainParticipant {
     pub(crate) changed: Arc<Signal>,
     pub(crate) poller: SharedPoller,
     pub(crate) served: Arc<Mutex<ServedTopics>>,
-    pub(crate) run_time: Option<RunTimeTopics>,
-    pub(crate) threads: Vec<JoinHandle<()>>,
+    /// From the end of the join on, if topics can be created at run time.
+    pub(crate) run_time: OnceLock<RunTimeTopics>,
 }
 
 /// What threads that poll serve.
@@ -151,27 +158,29 @@ impl DomainParticipant {
 
     /// Returns the number of this member in the group, by which [`crate::EndpointId`] names it.
     #[must_use]
-    pub const fn node(&self) -> u32 {
-        self.node
+    pub fn node(&self) -> u32 {
+        self.member.node
     }
 
     /// Returns how many participants the domain has now; 0 if the group has ended here.
     #[must_use]
     pub fn participants(&self) -> usize {
-        lock(&self.group).as_ref().filter(|group| group.failure().is_none()).map_or(0, Group::members)
+        let group = lock(&self.member.group);
+        group.as_ref().filter(|group| group.failure().is_none()).map_or(0, Group::members)
     }
 
     /// Returns the number of the group's present view: it grows when a participant comes or goes, and not when a topic is created. `None` if
     /// the group has ended here.
     #[must_use]
     pub fn view(&self) -> Option<u64> {
-        lock(&self.group).as_ref().filter(|group| group.failure().is_none()).map(|group| group.view().id)
+        let group = lock(&self.member.group);
+        group.as_ref().filter(|group| group.failure().is_none()).map(|group| group.view().id)
     }
 
     /// Returns why the group has ended here, if it has.
     #[must_use]
     pub fn failure(&self) -> Option<GroupError> {
-        lock(&self.group).as_ref().and_then(Group::failure)
+        lock(&self.member.group).as_ref().and_then(Group::failure)
     }
 
     /// Returns the topic `name`, whose samples are values of type `T`: one that was named when this participant joined, or one that a
@@ -182,15 +191,15 @@ impl DomainParticipant {
     /// it with another one. If topics were named by each participant, others that use another type appear in
     /// [`DataReader::inconsistent_topic`].
     pub fn topic<T: TopicData>(&self, name: &str) -> Result<Topic<T>, EntityError> {
-        let registered = self.registered(name);
-        if registered.is_none() && !self.topics_in_use().contains_key(name) {
+        let registered = self.member.registered(name);
+        if registered.is_none() && !self.member.topics_in_use().contains_key(name) {
             return Err(EntityError::UnknownTopic(name.into()));
         }
         // Before the topic is in use here.
         if let Some(registered) = registered {
             registered.check_type(T::type_name(), T::type_hash())?;
         }
-        let entry = self.entry(name).ok_or_else(|| EntityError::UnknownTopic(name.into()))?;
+        let entry = self.member.entry(name).ok_or_else(|| EntityError::UnknownTopic(name.into()))?;
         entry.port.set_type(T::type_name())?;
         Ok(entry.topic(T::type_name()))
     }
@@ -201,18 +210,7 @@ impl DomainParticipant {
     /// [`EntityError::UnknownTopic`] if there is no such topic, or if its type is not known since it has a subgroup of its own and this
     /// process has not used it.
     pub fn topic_of_any_type(&self, name: &str) -> Result<Topic<Vec<u8>>, EntityError> {
-        let entry = self.entry(name).ok_or_else(|| EntityError::UnknownTopic(name.into()))?;
-        let used = entry.port.type_name().filter(|_| entry.type_name.is_empty());
-        let type_name = used.unwrap_or_else(|| entry.type_name.clone());
-        if type_name.is_empty() {
-            Err(EntityError::UnknownTopic(name.into()))
-        } else {
-            Ok(entry.topic(&type_name))
-        }
-    }
-
-    pub(crate) fn topics_in_use(&self) -> MutexGuard<'_, BTreeMap<String, TopicEntry>> {
-        lock(&self.topics)
+        self.member.topic_of_any_type(name)
     }
 
     /// Creates a reader. What its policies request beyond what a writer offers is reported by
@@ -224,17 +222,7 @@ impl DomainParticipant {
         if is_grouped(&qos) {
             return Err(EntityError::NeedsSubscriber(topic.name().into()));
         }
-        self.open_reader(topic, qos)
-    }
-
-    pub(crate) fn open_reader<T: TopicData>(
-        &self,
-        topic: &Topic<T>,
-        qos: Qos,
-    ) -> Result<DataReader<T>, EntityError> {
-        qos.check()?;
-        let announcement = topic.port.open(TopicRole::Reader, &qos, topic.type_name(), None)?;
-        Ok(DataReader::new(Arc::clone(&topic.port), announcement))
+        self.member.open_reader(topic, qos)
     }
 
     /// Creates a reader whose samples are read where they are, in shared memory or where the network has put them: without a copy, a cache or
@@ -273,6 +261,60 @@ impl DomainParticipant {
     /// # Errors
     /// [`EntityError::Profile`] if the profile of its policies is not the topic's; or another error, with what to do next.
     pub fn writer<T: TopicData>(&self, topic: &Topic<T>, qos: Qos) -> Result<DataWriter<T>, EntityError> {
+        self.member.open_writer(topic, qos)
+    }
+
+    /// Creates a wait set for conditions of this participant's readers and writers.
+    #[must_use]
+    pub fn wait_set(&self) -> WaitSet {
+        WaitSet::new(Arc::clone(&self.member.changed))
+    }
+
+    /// Leaves the domain in order: what was written before is delivered, and histories that only this participant has are handed over.
+    /// Readers keep what they have. [`Group::leave`] says what happens after `patience`.
+    #[must_use = "it says whether the histories of the topics are safe"]
+    pub fn leave(self, patience: Duration) -> Departure {
+        // A reader that is full must not hold up the departure.
+        for entry in self.member.topics_in_use().values().filter(|entry| !entry.port.outlet.keeps()) {
+            entry.port.release();
+        }
+        let group = lock(&self.member.group).take();
+        group.map_or(Departure::Failed(GroupError::Left), |group| group.leave(patience))
+    }
+}
+
+impl DomainMember {
+    pub(crate) fn topics_in_use(&self) -> MutexGuard<'_, BTreeMap<String, TopicEntry>> {
+        lock(&self.topics)
+    }
+
+    /// Returns a topic whatever its type: see [`DomainParticipant::topic_of_any_type`].
+    pub(crate) fn topic_of_any_type(&self, name: &str) -> Result<Topic<Vec<u8>>, EntityError> {
+        let entry = self.entry(name).ok_or_else(|| EntityError::UnknownTopic(name.into()))?;
+        let used = entry.port.type_name().filter(|_| entry.type_name.is_empty());
+        let type_name = used.unwrap_or_else(|| entry.type_name.clone());
+        if type_name.is_empty() {
+            Err(EntityError::UnknownTopic(name.into()))
+        } else {
+            Ok(entry.topic(&type_name))
+        }
+    }
+
+    pub(crate) fn open_reader<T: TopicData>(
+        &self,
+        topic: &Topic<T>,
+        qos: Qos,
+    ) -> Result<DataReader<T>, EntityError> {
+        qos.check()?;
+        let announcement = topic.port.open(TopicRole::Reader, &qos, topic.type_name(), None)?;
+        Ok(DataReader::new(Arc::clone(&topic.port), announcement))
+    }
+
+    pub(crate) fn open_writer<T: TopicData>(
+        &self,
+        topic: &Topic<T>,
+        qos: Qos,
+    ) -> Result<DataWriter<T>, EntityError> {
         qos.check()?;
         let (present, wanted) = (topic.port.profile, qos.profile());
         if present != wanted {
@@ -284,31 +326,15 @@ impl DomainParticipant {
         let announcement = topic.port.open(TopicRole::Writer, &qos, topic.type_name(), None)?;
         Ok(DataWriter::new(Arc::clone(&topic.port), announcement))
     }
-
-    /// Creates a wait set for conditions of this participant's readers and writers.
-    #[must_use]
-    pub fn wait_set(&self) -> WaitSet {
-        WaitSet::new(Arc::clone(&self.changed))
-    }
-
-    /// Leaves the domain in order: what was written before is delivered, and histories that only this participant has are handed over.
-    /// Readers keep what they have. [`Group::leave`] says what happens after `patience`.
-    #[must_use = "it says whether the histories of the topics are safe"]
-    pub fn leave(self, patience: Duration) -> Departure {
-        // A reader that is full must not hold up the departure.
-        for entry in self.topics_in_use().values().filter(|entry| !entry.port.outlet.keeps()) {
-            entry.port.release();
-        }
-        let group = lock(&self.group).take();
-        group.map_or(Departure::Failed(GroupError::Left), |group| group.leave(patience))
-    }
 }
 
 impl Drop for DomainParticipant {
     fn drop(&mut self) {
-        self.topics_in_use().values().for_each(|entry| entry.port.release());
-        lock(&self.served).stores.iter().for_each(|store| store.release());
-        drop(lock(&self.group).take());
+        self.member.topics_in_use().values().for_each(|entry| entry.port.release());
+        lock(&self.member.served).stores.iter().for_each(|store| store.release());
+        // Not under the lock, which a thread that serves a client may want before it ends.
+        let group = lock(&self.member.group).take();
+        drop(group);
         for thread in self.threads.drain(..) {
             // A thread that panicked has already reported it.
             let _ = thread.join();

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use squall::DeliveryMode;
 use squall_fabric::mutex::lock;
 
@@ -15,12 +16,12 @@ use crate::gate::OrderGate;
 use crate::kept::KeptReply;
 use crate::lane::TopicLane;
 use crate::outlet::Outlet;
-use crate::participant::{DomainParticipant, Topic, TopicEntry};
+use crate::participant::{DomainMember, DomainParticipant, Topic, TopicEntry};
 use crate::qos::{Profile, Qos};
 use crate::registry::{FIRST_CLIENT, TopicRegistry, is_grouped, keeps, service};
 use crate::sample::EndpointId;
 use crate::store::{HistoryStore, nodes_of};
-use crate::wire::{RegisteredTopic, TopicRole};
+use crate::wire::{RegisteredTopic, TopicRole, check_name};
 
 /// Where a domain keeps the list of topics that are created at run time, and what these keep. All participants have to say the same.
 ///
@@ -78,7 +79,7 @@ impl TopicStore {
 /// assert_eq!((topics[0].writers, topics[0].readers), (0, 0));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct TopicDescription {
     /// The name.
@@ -164,7 +165,7 @@ impl DomainParticipant {
     /// Returns the histories of the topics that are created at run time.
     #[cfg(test)]
     pub(crate) fn run_time_store(&self) -> Option<&HistoryStore> {
-        self.run_time.as_ref().map(|run_time| &*run_time.store)
+        self.member.run_time.get().map(|run_time| &*run_time.store)
     }
 
     /// Starts the threads of the subgroups that carry topics which are created at run time.
@@ -198,7 +199,8 @@ impl DomainParticipant {
     /// fixed, or which keeps histories elsewhere.
     pub fn create_topic<T: TopicData>(&self, name: &str, qos: Qos) -> Result<Topic<T>, EntityError> {
         qos.check_topic()?;
-        let present = self.topics_in_use().get(name).map(|entry| entry.qos.clone());
+        check_name(name)?;
+        let present = self.member.topics_in_use().get(name).map(|entry| entry.qos.clone());
         if let Some(present) = present {
             // It may have a subgroup of its own: no participant can create another one of this name.
             let is_same = present.profile() == qos.profile()
@@ -210,7 +212,7 @@ impl DomainParticipant {
             }
             return self.topic(name);
         }
-        let run_time = self.run_time.as_ref().ok_or_else(|| EntityError::FixedTopics(name.into()))?;
+        let run_time = self.member.run_time.get().ok_or_else(|| EntityError::FixedTopics(name.into()))?;
         let (topic, profile, store) = (name.into(), qos.profile(), run_time.kind);
         if !store.holds(profile) {
             return Err(EntityError::NoStore { topic, profile, store });
@@ -243,6 +245,18 @@ impl DomainParticipant {
     /// # Errors
     /// [`EntityError::NotFound`] if there is none in this time.
     pub fn wait_for_topic(&self, name: &str, timeout: Duration) -> Result<(), EntityError> {
+        self.member.wait_for_topic(name, timeout)
+    }
+
+    /// Returns the topics of the domain, as far as they are known here, by their names.
+    #[must_use]
+    pub fn topics(&self) -> Vec<TopicDescription> {
+        self.member.topics()
+    }
+}
+
+impl DomainMember {
+    pub(crate) fn wait_for_topic(&self, name: &str, timeout: Duration) -> Result<(), EntityError> {
         let is_there =
             || (self.registered(name).is_some() || self.topics_in_use().contains_key(name)).then_some(());
         let found = self.changed.wait_for(timeout, is_there);
@@ -250,9 +264,8 @@ impl DomainParticipant {
     }
 
     /// Returns the topics of the domain, as far as they are known here, by their names.
-    #[must_use]
-    pub fn topics(&self) -> Vec<TopicDescription> {
-        let run_time = self.run_time.as_ref();
+    pub(crate) fn topics(&self) -> Vec<TopicDescription> {
+        let run_time = self.run_time.get();
         let registered =
             run_time.and_then(|run_time| run_time.inspect(|registry| registry.topics().to_vec()));
         let nodes = lock(&self.group).as_ref().map(nodes_of).unwrap_or_default();
@@ -291,7 +304,7 @@ impl DomainParticipant {
 
     /// Returns a topic that was created at run time.
     pub(crate) fn registered(&self, name: &str) -> Option<Arc<RegisteredTopic>> {
-        self.run_time.as_ref()?.find(name).map(|(_, topic)| topic)
+        self.run_time.get()?.find(name).map(|(_, topic)| topic)
     }
 
     /// Returns a topic that this participant uses from now on, if there is one of this name.
@@ -300,7 +313,7 @@ impl DomainParticipant {
         if let Some(entry) = topics.get(name) {
             return Some(entry.clone());
         }
-        let run_time = self.run_time.as_ref()?;
+        let run_time = self.run_time.get()?;
         let (number, topic) = run_time.find(name)?;
         let port = if let Some(lane) = run_time.lane(number, topic.qos.profile()) {
             let outlet = Outlet::Lane { lane: Arc::clone(lane), topic: number };

@@ -39,7 +39,7 @@ impl fmt::Display for EndpointId {
 /// assert_eq!(InstanceHandle::from_key(b"a key").key(), b"a key");
 /// # Ok::<(), squall_dds::DataError>(())
 /// ```
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct InstanceHandle(
     /// `None` if the key is empty: samples without keys count no references.
     Option<Arc<[u8]>>,
@@ -84,7 +84,7 @@ impl InstanceHandle {
 static NO_KEY: [u8; 1] = [0];
 
 /// Whether a sample has been read before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SampleState {
     /// It was returned by an earlier read.
     Read,
@@ -93,7 +93,7 @@ pub enum SampleState {
 }
 
 /// Whether the application has seen samples of the present life of an instance.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ViewState {
     /// It has not, since the instance was first written or became alive again.
     New,
@@ -102,7 +102,7 @@ pub enum ViewState {
 }
 
 /// Whether an instance is alive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum InstanceState {
     /// It has been written, and a writer has it.
     Alive,
@@ -192,7 +192,7 @@ impl BitOr for StateMask {
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct SampleInfo {
     /// Whether it was read before.
@@ -233,7 +233,7 @@ pub struct SampleInfo {
 ///
 /// assert!(Position { view: 1, sequence: 0 } > Position { view: 0, sequence: 9 });
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Position {
     /// The view of the group in which it was delivered; 0 for topics that have a history, whose numbers do not begin again.
     pub view: u64,

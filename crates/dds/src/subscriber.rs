@@ -93,7 +93,7 @@ impl TopicSubscriber<'_> {
         if !Arc::ptr_eq(present.gate.get_or_insert_with(|| Arc::clone(gate)), gate) {
             return Err(EntityError::OtherOrder(topic.name().into()));
         }
-        let reader = self.participant.open_reader(topic, qos)?;
+        let reader = self.participant.member.open_reader(topic, qos)?;
         present.readers.push((Arc::clone(reader.port()), reader.id().number));
         Ok(reader)
     }

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use squall::Payload;
 
 use crate::cache::ChangeKind;
+use crate::error::TopicNameError;
 use crate::presence::GoneProcess;
 use crate::qos::{DurabilityService, Qos};
 use crate::sample::EndpointId;
@@ -243,10 +244,28 @@ impl RegisteredTopic {
     /// Reads a topic that is to be created; `None` if it is none, or its policies are refused. Not fuzzed: a property below gives it arbitrary
     /// bytes.
     pub(crate) fn decode(body: &[u8]) -> Option<Self> {
-        postcard::from_bytes(body).ok().filter(|topic: &Self| topic.qos.check().is_ok())
+        postcard::from_bytes(body)
+            .ok()
+            .filter(|topic: &Self| topic.qos.check().is_ok() && check_name(&topic.name).is_ok())
     }
 }
 
+/// Checks that a name can be one of a topic: tools print it, and members keep it.
+pub(crate) fn check_name(name: &str) -> Result<(), TopicNameError> {
+    if (1..=NAME_BYTES_MAX).contains(&name.len()) && !name.contains(char::is_control) {
+        return Ok(());
+    }
+    let mut shown: String = name.chars().take(NAME_SHOWN).flat_map(char::escape_debug).collect();
+    if name.chars().nth(NAME_SHOWN).is_some() {
+        shown.push('…');
+    }
+    Err(TopicNameError { name: shown })
+}
+
+/// The longest name of a topic.
+const NAME_BYTES_MAX: usize = 256;
+/// How many characters of a name that is refused are shown.
+const NAME_SHOWN: usize = 40;
 const DATA: u8 = 1;
 const DISPOSE: u8 = 2;
 const UNREGISTER: u8 = 3;
@@ -291,6 +310,23 @@ mod tests {
                 Some(TopicFrame::Set(body)) => drop(read_set(body)),
                 _ => {}
             }
+        }
+    }
+
+    #[test]
+    fn names_of_topics_are_checked() {
+        for name in ["a", "Grüße an/alle", &"x".repeat(NAME_BYTES_MAX)] {
+            assert_eq!(check_name(name), Ok(()), "{name}");
+        }
+        for name in ["", "two\nlines", "\u{1b}[2J", "\u{9b}", &"x".repeat(NAME_BYTES_MAX + 1)] {
+            let error = check_name(name).unwrap_err();
+            assert!(
+                !error.to_string().contains(char::is_control) && error.to_string().len() < 200,
+                "{error}"
+            );
+            let topic =
+                RegisteredTopic { name: name.into(), type_name: "T".into(), type_hash: 0, qos: Qos::KEPT };
+            assert_eq!(RegisteredTopic::decode(&topic.encode()[1..]), None);
         }
     }
 

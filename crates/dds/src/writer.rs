@@ -185,6 +185,26 @@ impl<T> DataWriter<T> {
         self
     }
 
+    /// Writes a change of which key and data are known as bytes.
+    pub(crate) fn write_change(&self, kind: ChangeKind, key: &[u8], data: &[u8]) -> Result<(), WriteError> {
+        self.send(kind, key, data.len(), |space| space.put(data))
+    }
+
+    /// Returns the length of the topic's longest message, if it keeps nothing.
+    pub(crate) fn length_max(&self) -> usize {
+        self.port.outlet.message_max()
+    }
+
+    /// Returns how many messages this participant has sent in what carries the topic.
+    pub(crate) fn sent(&self) -> u64 {
+        self.port.outlet.sent()
+    }
+
+    /// Waits until the first `sent` of these messages were delivered at all members.
+    pub(crate) fn wait_for_outcome(&self, sent: u64, timeout: Duration) -> Result<(), WriteError> {
+        self.port.outlet.wait_for_outcome(sent, timeout)
+    }
+
     fn send(
         &self,
         kind: ChangeKind,

@@ -42,7 +42,12 @@ fn clients_and_members_share_a_topic(transport: Transport, test: &str) {
     wait_until("all are there", || participants.iter().all(|each| each.participants() == 3));
     let client = connect(&configs);
     client.create_topic::<Reading>("t", Qos::KEPT).expect("it is created");
-    assert_eq!(client.topics().expect("they answer"), [("t".into(), "Reading".into(), Profile::Kept)]);
+    wait_until("all members know it", || {
+        let topics = client.topics().expect("they answer");
+        topics.iter().any(|topic| {
+            (&*topic.name, &*topic.type_name, topic.qos.profile()) == ("t", "Reading", Profile::Kept)
+        })
+    });
     let topic = participants[0].find_topic::<Reading>("t", PATIENCE).expect("it is found");
     let near = participants[0].reader(&topic, Qos::KEPT).expect("it is created");
     let far = client.reader::<Reading>("t", Qos::KEPT).expect("it is created");
@@ -160,8 +165,10 @@ fn what_does_not_fit_a_client_is_an_error() {
     let client = connect(&configs);
     let error = client.reader::<Reading>("missing", Qos::KEPT).unwrap_err();
     assert!(matches!(&error, EntityError::UnknownTopic(topic) if topic == "missing"), "{error}");
-    let error = client.reader::<Reading>("atomic", Qos::ATOMIC).unwrap_err();
-    assert!(matches!(&error, EntityError::NotForClients { profile: Profile::Atomic, .. }), "{error}");
+    let wrong = client.writer::<Reading>("atomic", Qos::UNORDERED).unwrap_err();
+    assert!(matches!(&wrong, EntityError::Profile { present: Profile::Atomic, .. }), "{wrong}");
+    let error = client.create_topic::<Reading>("\u{1b}[2J", Qos::ATOMIC).unwrap_err();
+    assert!(matches!(&error, EntityError::Name(_)) && !error.to_string().contains('\u{1b}'), "{error}");
     let error = client.create_topic::<Reading>("atomic", Qos::KEPT).unwrap_err();
     assert!(matches!(&error, EntityError::IncompatibleTopic { .. }), "{error}");
     let error = client.create_topic::<Other>("atomic", Qos::ATOMIC).unwrap_err();

@@ -10,3 +10,4 @@ mod presentation;
 mod profiles;
 mod run_time;
 mod stream;
+mod volatile_clients;
