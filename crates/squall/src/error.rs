@@ -195,8 +195,7 @@ pub enum JoinError {
     /// Too few members of the last view are here for the group to restart from their logs.
     #[error(
         "the group has not restarted from its logs within {seconds} s: {present} of the {members} members of its last view ({view}) are \
-         here, and {needed} are needed, with two logs of each durable subgroup; missing are the nodes {absent}{obstacle}. Start the \
-         missing members with their folders, all within `timeouts.join`; if these are lost forever, see `squall recover --help`"
+         here, and {needed} are needed, with two logs of each durable subgroup{silent}{obstacle}. {advice}"
     )]
     Restart {
         /// The time waited, in seconds.
@@ -209,10 +208,12 @@ pub enum JoinError {
         members: usize,
         /// How many have to be here.
         needed: usize,
-        /// The numbers of those that are missing.
-        absent: String,
+        /// The contacts that do not take part, each with the reason.
+        silent: String,
         /// What else is in the way.
         obstacle: &'static str,
+        /// What to do next.
+        advice: &'static str,
     },
     /// The leader has admitted this process with a token that it cannot read.
     #[error("the group's leader runs another version: run the same release at all members")]

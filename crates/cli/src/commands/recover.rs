@@ -33,7 +33,8 @@ pub(crate) struct RecoverArguments {
 const EXAMPLES: &str = "A group restarts by itself, and loses nothing, when a majority of its last view is back. Only if that can never be, \
 choose the member whose log goes furthest: this command says how far each one goes, and changes nothing without --accept-loss. With it \
 the member starts alone the next time, and others join it with empty folders. Members that have a log of the group of before are \
-refused from then on, so do this at one member only, and move the folders of the others away.
+refused from then on, so do this at one member only, and move the folders of the others away. The contacts are asked first: while one of \
+them answers that has a log of the group, nothing is accepted, since there would be two groups.
 
 Examples:
   squall recover --config squall.toml
@@ -77,13 +78,11 @@ fn summary(loss: &ExpectedLoss, is_accepted: bool) -> serde_json::Value {
 }
 
 fn print(loss: &ExpectedLoss, is_accepted: bool) {
-    let members: Vec<String> = loss.members.iter().map(|node| node.0.to_string()).collect();
     output::line(format_args!(
-        "the log in {} is of node {} in view {}, whose members were the nodes {}",
+        "the log in {} goes up to view {}, which had {}",
         loss.folder.display(),
-        loss.node.0,
         loss.view,
-        members.join(", ")
+        units::things(loss.members.len() as u64, "member")
     ));
     for (name, of) in &loss.subgroups {
         output::line(match *of {

@@ -32,15 +32,16 @@ impl Restarter {
         }
     }
 
-    /// The lowest present member waits for those that are absent; every other one waits for a leader to fail, the longer the more members
-    /// that are present have their turn before it. Members that do not hear the same others may lead at the same time: the higher ballot
-    /// counts then, and the other one waits from when it sees that.
+    /// The lowest present member waits for those that are absent, and for others that may know a later view \[T21\]; every other one waits
+    /// for a leader to fail, the longer the more members that are present have their turn before it. Members that do not hear the same
+    /// others may lead at the same time: the higher ballot counts then, and the other one waits from when it sees that.
     fn lead_delay(&self, members: &RestartMembers) -> Duration {
         let own = self.view().rank(self.node()).unwrap_or(0);
         let place = members.range(..own).count();
         let turns = (u32::try_from(place).expect("few members") + 1) << self.attempts.min(ATTEMPTS_MAX);
+        let are_all = members.len() == self.view().members.len() && self.heard() >= self.others;
         match place == 0 && leading(members).is_none() {
-            true if members.len() == self.view().members.len() => Duration::ZERO,
+            true if are_all => Duration::ZERO,
             true => self.settings.gather,
             false => self.settings.gather + self.settings.patience * turns,
         }

@@ -56,6 +56,10 @@ pub struct Restarter {
     asked: Option<NodeId>,
     /// When all was looked at last.
     stepped_at: Instant,
+    /// How many other processes are to be heard before a view is ended without waiting.
+    pub(super) others: usize,
+    /// The process that knows another history of the group \[T21\].
+    contradiction: Option<NodeId>,
 }
 
 /// Reports of members of the view that is to end, by rank.
@@ -130,7 +134,26 @@ impl Restarter {
             report_at: now,
             asked: None,
             stepped_at: now,
+            others: 0,
+            contradiction: None,
         }
+    }
+
+    /// Has this process wait for so many others, as long as for absent members, before it ends a view although all members of that are here:
+    /// if the register is an older copy, they know a later view \[T21\].
+    pub const fn expect_others(&mut self, count: usize) {
+        self.others = count;
+    }
+
+    /// Returns the process that knows another history of the group, if there is one: then this process goes no further \[T21\].
+    #[must_use]
+    pub const fn contradiction(&self) -> Option<NodeId> {
+        self.contradiction
+    }
+
+    /// How many other processes are heard.
+    pub(super) fn heard(&self) -> usize {
+        self.peers.len()
     }
 
     /// What to do next; `None`: to wait until [`Restarter::next_deadline`], or for something to hand in.
@@ -184,6 +207,21 @@ impl Restarter {
     /// A message has come.
     pub fn handle_message(&mut self, now: Instant, from: NodeId, message: RestartMessage) {
         if from == self.node() || self.phase == RestartPhase::Over {
+            return;
+        }
+        let own = self.file.durable();
+        let contradicts = match &message {
+            RestartMessage::Report(report) => {
+                report.view == Some(own.view().number)
+                    && report.mark != own.view().mark()
+                    && !own.view().members.is_empty()
+            }
+            RestartMessage::Views(record) => own.record.chain.contradicts(&record.chain),
+        };
+        if contradicts {
+            self.contradiction.get_or_insert(from);
+        }
+        if self.contradiction.is_some() {
             return;
         }
         match message {
@@ -283,7 +321,7 @@ impl Restarter {
         self.peers.retain(|_, (_, heard_at)| now < *heard_at + silence);
         match self.phase {
             RestartPhase::Recording if self.file.has_recorded_view() => self.on_recorded(now),
-            RestartPhase::Meeting => {
+            RestartPhase::Meeting if self.contradiction.is_none() => {
                 self.join();
                 let members = self.members();
                 self.step_down(&members);

@@ -23,6 +23,8 @@ pub struct RestartReport {
     pub is_live: bool,
     /// The number of its present view; none if it knows no view.
     pub view: Option<u64>,
+    /// Tells this view from another one of its number ([`DurableView::mark`](super::DurableView::mark)); 0 if it knows no view.
+    pub mark: u64,
     /// Whether it asks a group that runs to let it in.
     pub wants_to_join: bool,
     /// The promise, and the vote, that are on its disk.
@@ -55,6 +57,7 @@ impl RestartReport {
             order: (register.starts, order),
             is_live: false,
             view: (!view.members.is_empty()).then_some(view.number),
+            mark: if view.members.is_empty() { 0 } else { view.mark() },
             wants_to_join: false,
             promise: None,
             vote: None,

@@ -44,6 +44,7 @@ fn put_report(words: &mut Vec<u64>, report: &RestartReport) {
         order,
         is_live,
         view,
+        mark,
         wants_to_join,
         promise,
         vote,
@@ -55,6 +56,7 @@ fn put_report(words: &mut Vec<u64>, report: &RestartReport) {
     } = report;
     words.extend([order.0, order.1, u64::from(*is_live)]);
     words.extend(view.map_or([0, 0], |view| [1, view]));
+    words.push(*mark);
     words.push(u64::from(*wants_to_join));
     put_ballot(words, *promise);
     put_vote(words, vote.as_ref());
@@ -72,6 +74,7 @@ fn report(words: &mut RegisterWords<'_>, shards: usize) -> Result<RestartReport,
     let order = (words.next()?, words.next()?);
     let is_live = words.flag()?;
     let view = words.optional(RegisterWords::next, 0)?;
+    let mark = words.next()?;
     let wants_to_join = words.flag()?;
     let promise = words.optional_ballot()?;
     let vote = words.optional_vote(shards, view)?;
@@ -91,6 +94,7 @@ fn report(words: &mut RegisterWords<'_>, shards: usize) -> Result<RestartReport,
         order,
         is_live,
         view,
+        mark,
         wants_to_join,
         promise,
         vote,

@@ -51,6 +51,9 @@
 //!   the list of a process that was not away.
 //! - \[T20\] *Placement.* A shard that moves keeps two of its logs, whole ones first, until others are whole: the layout only adds
 //!   members.
+//! - \[T21\] *One history.* Processes of a group that know two views of one number, or two ends of one view, have no history in common any
+//!   more: a folder was set back to an older copy of itself, and the group has gone on from it. Neither is taken for the later one: a process
+//!   that meets the other history goes no further. One that could end its view without any other process waits for the others first.
 //!
 //! # Promises
 //! \[P1\] What was delivered as durable anywhere is never lost, as long as a quorum \[T13\] comes back. \[P2\] All members serve the

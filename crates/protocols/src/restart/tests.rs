@@ -31,6 +31,11 @@ impl Bench {
     }
 
     fn with(register: Register, log: LogState, is_damaged: bool) -> Self {
+        Self::expecting(register, log, is_damaged, 0)
+    }
+
+    /// A process that expects to hear so many others.
+    fn expecting(register: Register, log: LogState, is_damaged: bool, others: usize) -> Self {
         let millis = Duration::from_millis;
         let settings = RestartSettings {
             report_every: millis(10),
@@ -44,7 +49,8 @@ impl Bench {
         let shards = log.shards.len();
         let placement = DurablePlacement::new(move |members| vec![RankSet::all(members.len()); shards]);
         let now = Instant::from_nanos(0);
-        let restarter = Restarter::new(settings, placement, register, log, is_damaged, now);
+        let mut restarter = Restarter::new(settings, placement, register, log, is_damaged, now);
+        restarter.expect_others(others);
         let (written, reports, fetched) = (Vec::new(), Vec::new(), Vec::new());
         let mut bench =
             Self { restarter, now, written, reports, fetched, entered: None, is_disk_slow: false };
@@ -342,6 +348,56 @@ fn no_restart_begins_beside_a_group_that_runs() {
     bench.pass(600);
     bench.pass(50);
     assert!(bench.lead().is_some(), "the member that was live is silent");
+}
+
+/// \[T21\] Two of three folders are older copies, from which the group has gone on: it is not restarted with the third, nor joined by it.
+#[test]
+fn a_process_that_meets_another_history_goes_no_further() {
+    let present = view(1, &[0, 1, 2]);
+    let other = view(1, &[1, 2]);
+    for is_live in [false, true] {
+        let mut bench = Bench::new(0, present.clone(), false);
+        bench.hear(1, &report(&present, 1));
+        assert_eq!(bench.restarter.contradiction(), None);
+        bench.hear(2, &RestartReport { is_live, ..report(&other, 1) });
+        bench.pass(500);
+        assert_eq!((bench.restarter.contradiction(), bench.lead()), (Some(NodeId(2)), None));
+        assert_eq!(bench.entered, None);
+    }
+    // A later view does not make up for an earlier one that has ended otherwise.
+    let ended = |count: u64, next: DurableView| {
+        let mut register = Register::new(1, NodeId(0), view(0, &[0, 1, 2]));
+        register.end_view(&ViewEnd { trims: vec![count], next, origin: EndOrigin::Restart });
+        register
+    };
+    let mut later = ended(7, view(1, &[0, 1, 2]));
+    later.end_view(&ViewEnd { trims: vec![0], next: view(2, &[0, 1, 2]), origin: EndOrigin::Restart });
+    for (count, is_other) in [(7, false), (9, true)] {
+        let mut bench = Bench::expecting(ended(count, view(1, &[0])), LogState::new(1), false, 1);
+        bench.restarter.handle_message(
+            bench.now,
+            NodeId(1),
+            RestartMessage::Views(Box::new(later.record.clone())),
+        );
+        bench.drive();
+        assert_eq!(bench.restarter.contradiction().is_some(), is_other);
+        assert_eq!(bench.entered.map(|record| record.view.number), (!is_other).then_some(2));
+    }
+}
+
+/// \[T21\] A process that needs no other one to end its view waits for those that may know a later one.
+#[test]
+fn a_lone_member_waits_for_others_that_it_expects() {
+    let alone = view(1, &[0]);
+    let entered = |others: usize, after: u64| {
+        let register = Register::new(1, NodeId(0), alone.clone());
+        let mut bench = Bench::expecting(register, LogState::new(1), false, others);
+        bench.pass(after);
+        bench.pass(0);
+        bench.entered.is_some()
+    };
+    assert!(entered(0, 0));
+    assert!(!entered(2, 0) && entered(2, 10));
 }
 
 /// Two of three logs are lost, and a person accepts that.

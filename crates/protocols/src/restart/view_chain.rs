@@ -94,6 +94,14 @@ impl ViewChain {
         self.counted().map(move |(view, trims)| (view, trims[shard])).filter(counts)
     }
 
+    /// Whether both lists have a view that ends differently in each.
+    #[must_use]
+    pub fn contradicts(&self, other: &Self) -> bool {
+        let shared = self.first.max(other.first)..self.end.min(other.end);
+        let is_shared = |(view, _): &(u64, &[u64])| shared.contains(view);
+        !self.counted().filter(is_shared).eq(other.counted().filter(is_shared))
+    }
+
     /// Takes over what another list has of earlier views, if the lists meet; false if there is nothing.
     pub fn extend(&mut self, other: &Self) -> bool {
         let is_more = other.first < self.first && self.first <= other.end;

@@ -52,6 +52,22 @@ impl DurableView {
         (0..self.members.len()).filter(|rank| other.rank(self.members[*rank]).is_some()).collect()
     }
 
+    /// A number by which this view is told from another one of the same number, which only an older copy of a folder can have led to \[T21\].
+    #[must_use]
+    pub fn mark(&self) -> u64 {
+        let members = self.members.iter().map(|node| u64::from(node.0));
+        let shards =
+            self.shards.iter().flat_map(|shard| shard.iter().map(|rank| rank as u64).chain([u64::MAX]));
+        // FNV-1a by words.
+        let mix = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x100_0000_01b3);
+        [self.number]
+            .into_iter()
+            .chain(members)
+            .chain([u64::MAX])
+            .chain(shards)
+            .fold(0xcbf2_9ce4_8422_2325, mix)
+    }
+
     /// Whether this view is later than `other`, or `other` is none.
     #[must_use]
     pub fn is_after(&self, other: &Self) -> bool {

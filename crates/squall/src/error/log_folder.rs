@@ -81,6 +81,21 @@ pub enum LogFolderError {
         /// The folder.
         folder: PathBuf,
     },
+    /// Its group has gone on from an older copy of a folder, this one or another.
+    #[error(
+        "the log in {} and that of the process at {other} have different histories of the group, up to view {view} here: one of the two folders, \
+         or those from which its group has gone on, were set back to an older copy. Keep both; `squall recover` says how far each goes. Move the \
+         folder that is given up away, and start its member with an empty one",
+        folder.display()
+    )]
+    OtherHistory {
+        /// The folder.
+        folder: PathBuf,
+        /// The last view that its log knows.
+        view: u64,
+        /// Where the other process listens.
+        other: String,
+    },
     /// It has no log, and others beside it have logs of this cluster.
     #[error(
         "the folder {} has no log, so that this member would begin a new group, and beside it there are logs of this cluster that no running \

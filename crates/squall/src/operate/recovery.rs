@@ -3,7 +3,8 @@
 //!
 //! A group restarts by itself when a majority of its last view is back. If that can never be, since too many disks are lost, a person
 //! chooses the member whose log goes furthest ([`expected_loss`] says how far each one does, and changes nothing), and continues from
-//! it ([`accept_loss`]). What other logs alone had is lost then. `squall recover` does the same.
+//! it ([`accept_loss`]). What other logs alone had is lost then. `squall recover` does the same. While another process of the group answers at
+//! a contact, nothing is accepted: there would be two groups.
 //!
 //! # Example
 //! ```
@@ -26,11 +27,15 @@ use squall_fabric::NodeId;
 use squall_log::{FileDisk, LogIdentity, LogSettings, RecordKind, Storage, StorageError};
 use squall_protocols::group::SubgroupId;
 use squall_protocols::restart::{LogState, Register, Salvage, SalvageError, SalvagedShard};
+use squall_transports::bootstrap::BootstrapError;
 
-use crate::config::Config;
+use crate::config::{Address, Config};
 use crate::durable::discarder::begin_when_opened;
 use crate::durable::{self, LogIndex};
+use crate::entry::restart::is_heard;
 use crate::error::{GroupError, LogFolderError};
+use crate::operate::calls::{RestartAnswer, RestartCall, RestartProcess};
+use crate::operate::inquiry::{self, MemberStatus, StatusQuestion};
 
 /// What is kept and what is lost if a group continues from the log of one member.
 ///
@@ -145,6 +150,38 @@ pub enum RecoveryError {
         /// The subgroup.
         subgroup: String,
     },
+    /// A member answers.
+    #[error(
+        "the member at {address} runs, in view {view} with {members} members: a group that continued from another log would be a second one. \
+         Start this member, and it joins; if that member is to go, end it first"
+    )]
+    Runs {
+        /// Where it listens.
+        address: Address,
+        /// Its view.
+        view: u64,
+        /// How many members that has.
+        members: usize,
+    },
+    /// A process that waits for the group to restart from its logs answers.
+    #[error(
+        "the process at {address} has a log of this group, too, and waits for others: start this member, and see whether the group restarts; if \
+         it does not, end that process, and move its folder away if its log goes less far"
+    )]
+    Waits {
+        /// Where it listens.
+        address: Address,
+    },
+    /// A process answers that this one does not understand.
+    #[error(
+        "there may be a member at {address}, and this process does not understand it: {cause}. Mend that first, or end it"
+    )]
+    Unclear {
+        /// Where it listens.
+        address: Address,
+        /// Why.
+        cause: Box<BootstrapError>,
+    },
     /// The member starts without that.
     #[error(
         "the member with the log in {} is the only one of its group's last view, so that it starts without the others, and loses nothing: \
@@ -227,12 +264,14 @@ pub fn expected_loss(config: &Config) -> Result<ExpectedLoss, RecoveryError> {
 /// member starts alone then, and others join it with empty folders; those that have a log of the group of before are refused, even
 /// if their log goes further, so that nothing of it is overwritten: move their folders away.
 ///
-/// Do this at one member only, and when the logs of the others cannot be brought back.
+/// Do this at one member only, and when the logs of the others cannot be brought back. The contacts are asked first: while one of them
+/// answers that has a log of the group, nothing is accepted.
 ///
 /// # Errors
 /// [`RecoveryError`], with what to do instead; if the member runs, it has the folder locked. If the disk fails, either nothing is
 /// changed or everything: ask again.
 pub fn accept_loss(config: &Config) -> Result<ExpectedLoss, RecoveryError> {
+    check_contacts(config)?;
     let loss = expected_loss(config)?;
     let ids: Vec<SubgroupId> = shards(config)?.into_values().collect();
     let log = durable::open_backup(config)?.ok_or(RecoveryError::NotDurable)?;
@@ -243,6 +282,37 @@ pub fn accept_loss(config: &Config) -> Result<ExpectedLoss, RecoveryError> {
     // From here on it is of a group in which it has promised nothing yet.
     log.release_backup()?;
     Ok(loss)
+}
+
+/// Asks all contacts at the same time whether they are of the group.
+fn check_contacts(config: &Config) -> Result<(), RecoveryError> {
+    std::thread::scope(|scope| {
+        let ask = |address| scope.spawn(move || check_contact(config, address));
+        let others = config.contacts.iter().filter(|address| **address != config.listen);
+        let asked: Vec<_> = others.map(ask).collect();
+        asked.into_iter().try_for_each(|asked| asked.join().expect("it does not panic"))
+    })
+}
+
+/// Returns an error if a process at a contact is of the group, or may be. One without a log only waits for a group to join.
+fn check_contact(config: &Config, address: &Address) -> Result<(), RecoveryError> {
+    let address = address.clone();
+    match inquiry::ask_status(config, &address) {
+        Ok(MemberStatus { view, members, .. }) => {
+            Err(RecoveryError::Runs { address, view, members: members.len() })
+        }
+        Err(cause) if is_heard(&cause) => Err(RecoveryError::Unclear { address, cause: Box::new(cause) }),
+        Err(_) => {
+            // A process that restarts answers this question alone; it takes nothing of the call but that there was one.
+            let sender = RestartProcess { node: u32::MAX, starts: 0, rank: 0, address: String::new() };
+            let call = RestartCall { group: 0, layout: 0, sender, others: Vec::new(), messages: Vec::new() };
+            let question = StatusQuestion::Restart(Box::new(call));
+            match inquiry::ask::<RestartAnswer>(&config.plan(), &address, &question) {
+                Ok(_) => Err(RecoveryError::Waits { address }),
+                Err(_) => Ok(()),
+            }
+        }
+    }
 }
 
 /// The durable subgroups, in the order of the shards.

@@ -1,6 +1,8 @@
 //! Total restart: all members of a group with a durable subgroup end, and the group continues from what is on their disks (Derecho
 //! §3.4, "Total failures").
 
+use std::sync::Barrier;
+use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -8,9 +10,9 @@ use squall_fabric::atomics::{AtomicUsize, Ordering};
 use squall_log::{FileDisk, LogSettings, Storage, TailVerdict, back_up};
 
 use crate::storage::{PATIENCE, TestFolder, wait_until};
-use squall::config::Transport;
+use squall::config::{Secret, Transport};
 use squall::recovery::{RecoveryError, SubgroupLoss, accept_loss, expected_loss};
-use squall::{Config, Group, JoinError, MessageOutcome, StoredMessage, SubgroupHandle};
+use squall::{BootstrapProgress, Config, Group, JoinError, MessageOutcome, StoredMessage, SubgroupHandle};
 
 /// Three members with a durable subgroup, and a joiner.
 fn configs(transport: Transport, test: &str, folder: &TestFolder) -> Vec<Config> {
@@ -263,7 +265,68 @@ fn a_minority_waits() {
     let error = Group::join(configs[0].clone()).expect_err("it is alone");
     assert!(matches!(error, JoinError::Restart { present: 1, members: 3, needed: 2, .. }), "{error}");
     let text = error.to_string();
-    assert!(text.contains("1 of the 3 members") && text.contains("missing are the nodes 1, 2"), "{text}");
+    assert!(text.contains("1 of the 3 members") && text.contains("Start the missing members"), "{text}");
+    let others = [&configs[1], &configs[2]].map(|config| config.listen.to_string());
+    assert!(others.iter().all(|address| text.contains(address)), "it says where: {text}");
+}
+
+/// While a process answers that has a log of the group, or may have one, no log is made the only one: there would be two groups.
+#[test]
+fn nothing_is_accepted_while_the_group_answers() {
+    let folder = TestFolder::new("restart-answers");
+    let configs = configs(Transport::Tcp, "restart-answers", &folder);
+    run(&configs[..3], 0, 3);
+    let others: Vec<_> = configs[1..3].iter().map(|config| config.listen.clone()).collect();
+    let running = Barrier::new(3);
+    thread::scope(|scope| {
+        for config in &configs[1..3] {
+            let running = &running;
+            scope.spawn(move || {
+                let group = Group::join(config.clone()).expect("two are enough");
+                running.wait();
+                running.wait();
+                drop(group);
+            });
+        }
+        running.wait();
+        let refused = accept_loss(&configs[0]).expect_err("the group runs");
+        assert!(
+            matches!(&refused, RecoveryError::Runs { address, members: 2, .. } if others.contains(address)),
+            "{refused}"
+        );
+        let mut stranger = configs[0].clone();
+        stranger.secret = Secret::new("another one, as long as it has to be").expect("it is long enough");
+        let refused = accept_loss(&stranger).expect_err("it cannot know");
+        assert!(
+            matches!(&refused, RecoveryError::Unclear { address, .. } if others.contains(address)),
+            "{refused}"
+        );
+        // The member itself says the same, and does not advise to give up the others' logs.
+        stranger.timeout = Duration::from_secs(1);
+        let refused = Group::join(stranger).expect_err("it is a stranger").to_string();
+        assert!(refused.contains("Mend that first") && !refused.contains("squall recover"), "{refused}");
+        running.wait();
+    });
+    let (sender, waits) = channel();
+    thread::scope(|scope| {
+        let alone = Config { timeout: Duration::from_secs(10), ..configs[1].clone() };
+        scope.spawn(move || {
+            let waiting = Group::builder(alone).on_progress(move |progress| {
+                if matches!(progress, BootstrapProgress::Restarting { .. }) {
+                    // The test may be over.
+                    let _ = sender.send(());
+                }
+            });
+            waiting.join().map(drop).expect_err("it is no majority");
+        });
+        waits.recv().expect("it waits");
+        let refused = accept_loss(&configs[0]).expect_err("another log is there");
+        assert!(
+            matches!(&refused, RecoveryError::Waits { address } if *address == configs[1].listen),
+            "{refused}"
+        );
+    });
+    accept_loss(&configs[0]).expect("the others are away");
 }
 
 /// Two of three logs are lost forever, and a person accepts that.

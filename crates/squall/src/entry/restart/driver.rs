@@ -14,7 +14,7 @@ use squall_protocols::restart::{
     DurablePlacement, FetchAnswer, FetchRequest, LogState, Register, RestartAction, RestartMessage,
     RestartSettings, Restarter, ViewRecord,
 };
-use squall_transports::bootstrap::{Address, Asker, BootstrapProgress, QUESTION_BYTES_MAX};
+use squall_transports::bootstrap::{Address, Asker, BootstrapError, BootstrapProgress, QUESTION_BYTES_MAX};
 use squall_transports::log;
 
 use super::exchange::{Exchange, ExchangeEvent, RESTARTS};
@@ -60,6 +60,8 @@ pub(super) struct RestartDriver<'a> {
     end: Option<RestartEnd>,
     /// What a process that cannot take part has said.
     obstacle: Option<&'static str>,
+    /// Why the latest call to an address has failed.
+    failures: BTreeMap<Address, BootstrapError>,
     /// How many members were reported last as present.
     shown: usize,
 }
@@ -86,7 +88,9 @@ impl<'a> RestartDriver<'a> {
         let placement = placement(shards.to_vec(), layout, Arc::clone(&ranks));
         let (state, is_damaged) = (log.state(shards), log.is_damaged() && register.is_damaged());
         let settings = RestartSettings::DEFAULT;
-        let restarter = Restarter::new(settings, placement, register, state, is_damaged, Instant::default());
+        let now = Instant::default();
+        let mut restarter = Restarter::new(settings, placement, register, state, is_damaged, now);
+        restarter.expect_others(contacts.len());
         Self {
             log,
             shards,
@@ -104,6 +108,7 @@ impl<'a> RestartDriver<'a> {
             begun: std::time::Instant::now(),
             end: None,
             obstacle: None,
+            failures: BTreeMap::new(),
             shown: 0,
         }
     }
@@ -117,6 +122,9 @@ impl<'a> RestartDriver<'a> {
         let begun = std::time::Instant::now();
         loop {
             self.act()?;
+            if let Some(node) = self.restarter.contradiction() {
+                return Err(self.other_history(node));
+            }
             if let Some(end) = self.end.take() {
                 return Ok(end);
             }
@@ -234,15 +242,16 @@ impl<'a> RestartDriver<'a> {
             ExchangeEvent::Asked(asker, question) => self.on_question(asker, &question)?,
             ExchangeEvent::Answered(address, answer) => {
                 self.exchange.end_call(&address);
+                self.failures.remove(&address);
                 match answer {
-                    Some(RestartAnswer::Heard(call)) => self.on_call(*call, Some(&address)),
-                    Some(RestartAnswer::OtherGroup(true)) => {
+                    Ok(RestartAnswer::Heard(call)) => self.on_call(*call, Some(&address)),
+                    Ok(RestartAnswer::OtherGroup(true)) => {
                         let folder = self.log.folder().to_path_buf();
                         return Err(LogFolderError::OtherGroup { folder, records: self.log.records() }.into());
                     }
-                    Some(RestartAnswer::OtherGroup(false)) => self.obstacle = Some(OTHER_GROUP),
-                    Some(RestartAnswer::OtherSubgroups) => self.obstacle = Some(OTHER_SUBGROUPS),
-                    None => {}
+                    Ok(RestartAnswer::OtherGroup(false)) => self.obstacle = Some(OTHER_GROUP),
+                    Ok(RestartAnswer::OtherSubgroups) => self.obstacle = Some(OTHER_SUBGROUPS),
+                    Err(error) => drop(self.failures.insert(address, error)),
                 }
             }
             ExchangeEvent::FetchedPart(from, request) => {
@@ -355,17 +364,41 @@ impl<'a> RestartDriver<'a> {
         }
     }
 
+    fn other_history(&self, node: NodeId) -> JoinError {
+        let other = self.known.get(&node).map(|known| known.address.clone());
+        let (folder, view) = (self.log.folder().to_path_buf(), self.restarter.standing().view);
+        LogFolderError::OtherHistory {
+            folder,
+            view,
+            other: other.unwrap_or_else(|| "another address".into()),
+        }
+        .into()
+    }
+
     fn explain(&self, waited: std::time::Duration) -> JoinError {
         let standing = self.restarter.standing();
-        let absent: Vec<String> = standing.absent.iter().map(|node| node.0.to_string()).collect();
+        let causes: Vec<String> = self.failures.values().map(ToString::to_string).collect();
+        let silent = if causes.is_empty() {
+            String::new()
+        } else {
+            format!(". Not all contacts take part: {}", causes.join("; "))
+        };
+        let are_enough = standing.present.len() >= standing.needed;
+        let advice = match () {
+            // A member that is told to give up the others' logs, while they run, would begin a group beside them.
+            () if self.failures.values().any(is_heard) => HEARD,
+            () if are_enough => DAMAGED,
+            () => ABSENT,
+        };
         JoinError::Restart {
             seconds: waited.as_secs(),
             view: standing.view,
             present: standing.present.len(),
-            members: standing.present.len() + absent.len(),
+            members: standing.present.len() + standing.absent.len(),
             needed: standing.needed,
-            absent: if absent.is_empty() { "none".into() } else { absent.join(", ") },
+            silent,
             obstacle: self.obstacle.unwrap_or_default(),
+            advice,
         }
     }
 
@@ -413,6 +446,24 @@ fn is_usable(address: &Address) -> bool {
     }
 }
 
+/// Whether a process has answered a call that has failed: it may be a member that this process does not understand.
+pub(crate) const fn is_heard(error: &BootstrapError) -> bool {
+    matches!(
+        error,
+        BootstrapError::SecretRefused { .. }
+            | BootstrapError::OtherVersion { .. }
+            | BootstrapError::OtherUser { .. }
+            | BootstrapError::Refused { .. }
+            | BootstrapError::Denied { .. }
+            | BootstrapError::Protocol { .. }
+    )
+}
+
+const HEARD: &str = "Mend that first, and start this member again: its group may run";
+const DAMAGED: &str = "Enough members are here, but of some durable subgroup all their logs are damaged, or there is only one: see \
+                       `squall log verify` for each of them; if no better ones can be brought back, see `squall recover --help`";
+const ABSENT: &str = "Start the missing members with their folders, all within `timeouts.join`; if these are lost forever, see \
+                      `squall recover --help`";
 const OTHER_GROUP: &str = "; a process has the log of another group of this cluster: to join that one, move this member's folder away";
 const OTHER_SUBGROUPS: &str = "; a process has other durable subgroups in its configuration";
 /// The longest mail that goes with a question, whose rest are a report and the addresses of all processes.

@@ -13,8 +13,8 @@ use squall_fabric::NodeId;
 use squall_protocols::restart::FetchRequest;
 use squall_transports::Waker;
 use squall_transports::bootstrap::{
-    Address, AdmissionEvent, AdmissionEvents, AdmissionListener, Asker, BootstrapListener, BootstrapPlan,
-    LinkSocket,
+    Address, AdmissionEvent, AdmissionEvents, AdmissionListener, Asker, BootstrapError, BootstrapListener,
+    BootstrapPlan, LinkSocket,
 };
 
 use super::fetch::{self, Fetched};
@@ -28,7 +28,7 @@ pub(super) enum ExchangeEvent {
     /// A process asks a question.
     Asked(Asker, Vec<u8>),
     /// A process has answered a call, or has not.
-    Answered(Address, Option<RestartAnswer>),
+    Answered(Address, Result<RestartAnswer, BootstrapError>),
     /// A part of what was asked of a process's log has come.
     FetchedPart(NodeId, FetchRequest),
     /// What was asked of a process's log has come, or has not.
@@ -96,7 +96,7 @@ impl Exchange {
         let run = move || {
             for call in received {
                 let question = StatusQuestion::Restart(Box::new(call));
-                let answer = inquiry::ask(&plan, &address, &question).ok();
+                let answer = inquiry::ask(&plan, &address, &question);
                 if events.send(ExchangeEvent::Answered(address.clone(), answer)).is_err() {
                     return;
                 }
