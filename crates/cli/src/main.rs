@@ -8,6 +8,7 @@ mod census;
 mod commands;
 mod copy;
 mod doctor;
+mod input_lines;
 mod lanes;
 mod service_manager;
 mod top;
@@ -154,7 +155,7 @@ fn perform(command: Command) -> Result<CommandVerdict> {
         Command::Trace(arguments) => trace::run(&arguments),
         Command::Send(arguments) => messages::send(&arguments),
         Command::Recv(arguments) => messages::recv(&arguments),
-        Command::Dds(arguments) => dds::run(&arguments),
+        Command::Dds(arguments) => dds::run(arguments),
         Command::Cp(arguments) => cp::run(&arguments),
         Command::Serve(arguments) => serve::run(&arguments),
         Command::Log(arguments) => log::run(&arguments),

@@ -86,7 +86,7 @@ impl ClientLink {
         qos: &Qos,
     ) -> Result<Option<(EndpointId, ClientEndpoint, u64)>, EntityError> {
         qos.check()?;
-        if is_grouped(qos) {
+        if is_grouped(qos) && role == TopicRole::Reader {
             return Err(EntityError::NeedsSubscriber(name.into()));
         }
         let failed = |error| EntityError::Creation { topic: name.into(), error };

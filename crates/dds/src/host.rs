@@ -12,6 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use squall::external::ClientChannel;
+use squall_fabric::atomics::{AtomicUsize, Ordering};
 
 use crate::error::{EntityError, ReadError, WriteError};
 use crate::participant::{DomainMember, Topic};
@@ -37,16 +38,16 @@ pub(crate) enum HostRequest {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum HostReply {
     Topics(Vec<TopicDescription>),
-    /// The reader or writer is there, and the longest message of the topic has so many bytes.
+    /// The reader or writer is there, and the longest message of the topic has this many bytes.
     Opened {
         length_max: usize,
     },
     /// It is not there, or ends, for this reason.
     Refused(String),
     Samples(Vec<HostedSample>),
-    /// So many samples came before the next ones, and there was no space for them.
+    /// This many samples came before the next ones, and there was no space for them.
     Lost(u64),
-    /// As many changes as this are at all members, from the first one on.
+    /// This many changes are at all members, from the first one on.
     Written(u64),
 }
 
@@ -81,12 +82,40 @@ impl HostReply {
 
 /// Serves clients from the time at which the participant is there.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct TopicHost(Arc<OnceLock<Weak<DomainMember>>>);
+pub(crate) struct TopicHost(Arc<HostState>);
+
+#[derive(Debug, Default)]
+struct HostState {
+    member: OnceLock<Weak<DomainMember>>,
+    /// The bytes that wait for all clients to take them.
+    unsent: AtomicUsize,
+}
+
+/// The part of one client in the bytes that wait.
+struct UnsentShare<'a> {
+    total: &'a AtomicUsize,
+    own: usize,
+}
+
+impl UnsentShare<'_> {
+    /// Notes how many bytes wait now; returns whether more may.
+    fn set(&mut self, own: usize) -> bool {
+        self.total.fetch_add(own.wrapping_sub(self.own), Ordering::Relaxed);
+        self.own = own;
+        own < UNSENT_MAX && self.total.load(Ordering::Relaxed) < UNSENT_TOTAL_MAX
+    }
+}
+
+impl Drop for UnsentShare<'_> {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}
 
 impl TopicHost {
     pub(crate) fn open(&self, member: &Arc<DomainMember>) {
         // It is opened once.
-        let _ = self.0.set(Arc::downgrade(member));
+        let _ = self.0.member.set(Arc::downgrade(member));
     }
 
     /// Serves a client, to the end of its connection.
@@ -98,7 +127,7 @@ impl TopicHost {
             match request {
                 HostRequest::Topics => client.put(&HostReply::Topics(member.topics()).encode()),
                 HostRequest::Read { topic, qos } => match open_reader(&member, &topic, qos) {
-                    Ok(reader) => return read(&reader, client),
+                    Ok(reader) => return read(&reader, client, &self.0.unsent),
                     Err(error) => return refuse(&error.to_string(), client),
                 },
                 HostRequest::Write { topic, qos } => match open_writer(&member, &topic, qos) {
@@ -112,10 +141,10 @@ impl TopicHost {
 
     /// Returns the participant, which may be about to join; `None` if it ends, or the client has gone.
     fn member(&self, client: &mut ClientChannel<'_>) -> Option<Arc<DomainMember>> {
-        while self.0.get().is_none() && !client.is_closing() && !client.is_over() {
+        while self.0.member.get().is_none() && !client.is_closing() && !client.is_over() {
             std::thread::sleep(TICK);
         }
-        self.0.get()?.upgrade()
+        self.0.member.get()?.upgrade()
     }
 }
 
@@ -146,11 +175,12 @@ fn refuse(cause: &str, client: &mut ClientChannel<'_>) -> io::Result<()> {
 }
 
 /// Sends what the reader gets. While the client does not take it, a bounded part waits, and the rest is lost.
-fn read(reader: &DataReader<Vec<u8>>, client: &mut ClientChannel<'_>) -> io::Result<()> {
+fn read(reader: &DataReader<Vec<u8>>, client: &mut ClientChannel<'_>, total: &AtomicUsize) -> io::Result<()> {
+    let mut share = UnsentShare { total, own: 0 };
     client.put(&HostReply::Opened { length_max: reader.port().outlet.message_max() }.encode());
     let mut lost = 0;
     while !client.is_closing() && !client.is_over() {
-        if client.flush(Duration::ZERO)? {
+        if client.flush(PACE)? {
             match reader.wait_for_data(TICK) {
                 Ok(()) | Err(ReadError::Timeout(_)) => {}
                 // The member leaves, which the channel reports.
@@ -158,13 +188,12 @@ fn read(reader: &DataReader<Vec<u8>>, client: &mut ClientChannel<'_>) -> io::Res
             }
         }
         let Ok(taken) = reader.take(TAKEN_MAX) else { return Ok(()) };
-        let has_space = client.unsent() < UNSENT_MAX;
+        let has_space = share.set(client.unsent());
         if lost > 0 && has_space {
             client.put(&HostReply::Lost(std::mem::take(&mut lost)).encode());
         }
         if taken.is_empty() {
             client.keep_alive();
-            client.flush(TICK)?;
         } else if has_space {
             let samples = taken
                 .into_iter()
@@ -254,17 +283,20 @@ fn unreadable() -> io::Error {
 
 /// Between looks whether the client or the member ends.
 const TICK: Duration = Duration::from_millis(50);
+/// Between looks at a reader whose client does not take what was sent: samples of this time have to find space at the reader.
+const PACE: Duration = Duration::from_millis(5);
 /// How long a thread waits at a time for a client that has nothing to say.
 const LONG: Duration = Duration::from_secs(60);
 /// How long a topic may take to come here from another member.
 const FIND_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a client may take to take the reason for a refusal.
 const REFUSAL_PATIENCE: Duration = Duration::from_secs(5);
-/// The bytes that wait for a client to take them.
+/// The bytes that wait for a client to take them, and for all clients of this member.
 const UNSENT_MAX: usize = 16 << 20;
+const UNSENT_TOTAL_MAX: usize = 512 << 20;
 /// The bytes of a reader between two looks, if its samples are as long as they can be, and bounds of their number.
-const READER_BYTES_MAX: usize = 64 << 20;
-const READER_SAMPLES_LEAST: usize = 64;
+const READER_BYTES_MAX: usize = 32 << 20;
+const READER_SAMPLES_LEAST: usize = 4;
 const READER_SAMPLES_MAX: usize = 16 << 10;
 /// Samples that are taken together.
 const TAKEN_MAX: usize = 4096;
@@ -278,6 +310,20 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    /// What waits for one client counts for all, until it is sent or the client has gone.
+    #[test]
+    fn what_waits_for_clients_is_bounded() {
+        let total = AtomicUsize::new(0);
+        let mut first = UnsentShare { total: &total, own: 0 };
+        assert!(first.set(UNSENT_MAX - 1) && !first.set(UNSENT_MAX));
+        let others = UNSENT_TOTAL_MAX - UNSENT_MAX;
+        total.fetch_add(others, Ordering::Relaxed);
+        assert!(!UnsentShare { total: &total, own: 0 }.set(1));
+        assert!(first.set(1));
+        drop(first);
+        assert_eq!(total.load(Ordering::Relaxed), others);
+    }
 
     proptest! {
         #[test]

@@ -12,9 +12,11 @@ use squall::config::quantity;
 use squall::external::{Observed, Observer, ObserverOptions, PublishError, Publisher, Replay, ReplayOptions};
 use squall::{Config, Position, StoredMessage};
 use squall_fabric::atomics::{AtomicBool, Ordering};
-use squall_harness::terminal::{CommandVerdict, Interrupted, Interrupts, PendingNote, output, units};
+use squall_harness::terminal::{
+    CommandVerdict, Interrupted, Interrupts, PendingNote, escaped_text, output, units,
+};
 
-use super::input;
+use crate::input_lines;
 
 /// What both need to find the group.
 #[derive(Debug, Args)]
@@ -232,7 +234,7 @@ fn read(messages: Vec<String>, max: usize, inputs: SyncSender<Result<String>>) {
         // Fails when the receiver has gone.
         let forward = |input: Result<String>| inputs.send(input).is_ok();
         match messages.is_empty() {
-            true => input::lines(std::io::stdin().lock(), max).all(forward),
+            true => input_lines::lines(std::io::stdin().lock(), max).all(forward),
             false => messages.into_iter().map(Ok).all(forward),
         };
     });
@@ -281,7 +283,7 @@ fn replay(arguments: &RecvArguments, config: &Config, from: Position) -> Result<
                 true => output::json(
                     &json!({ "view": view, "sequence": sequence, "sender": sender, "message": text }),
                 )?,
-                false => output::write(&format!("{text}\n")),
+                false => output::write(&format!("{}\n", escaped_text(&text))),
             }
             left -= 1;
         }
@@ -321,8 +323,8 @@ impl Printer {
                         true => output::json(
                             &json!({ "view": view, "rank": rank, "node": node.0, "message": text }),
                         )?,
-                        // As it is, however long.
-                        false => output::write(&format!("{text}\n")),
+                        // However long.
+                        false => output::write(&format!("{}\n", escaped_text(&text))),
                     }
                     self.left -= 1;
                 }

@@ -6,7 +6,6 @@ pub(crate) mod cp;
 pub(crate) mod dds;
 pub(crate) mod doctor;
 pub(crate) mod explain;
-mod input;
 pub(crate) mod log;
 pub(crate) mod man;
 pub(crate) mod messages;

@@ -1,5 +1,5 @@
-//! `squall dds` with real processes: a node holds the domain, writers and readers come and go, and each sample of a kept topic comes once
-//! and in order.
+//! `squall dds` with real processes: a node is the domain, writers and readers are its clients. They come and go, are killed and halted,
+//! which changes nothing for others, and each sample of a kept topic comes once and in order.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::PathBuf;
@@ -10,6 +10,9 @@ use squall_transports::reserve_port;
 
 /// Longer than anything here takes on a busy machine.
 const SOON: Duration = Duration::from_secs(60);
+
+/// A member that is silent for this long would be excluded.
+const SUSPICION_MS: u64 = 1000;
 
 /// A domain of one node, which ends with it.
 struct Domain {
@@ -29,7 +32,7 @@ impl Domain {
         };
         let text = format!(
             "cluster = \"{name}\"\nsecret = \"at least sixteen bytes\"\ntransport = \"{transport}\"\n\
-             listen = \"{address}\"\ncontacts = [\"{address}\"]\nmembers = 1\n{}",
+             listen = \"{address}\"\ncontacts = [\"{address}\"]\nmembers = 1\nsuspicion_after_ms = {SUSPICION_MS}\n{}",
             // A domain adds what it needs, and takes settings for it.
             if transport == "tcp" { "" } else { "[subgroups.dds-topics]\n" },
         );
@@ -81,9 +84,13 @@ fn text(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).expect("it is text")
 }
 
-fn interrupt(child: &mut Child) -> Option<i32> {
-    let status = Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("it runs");
+fn signal(child: &Child, name: &str) {
+    let status = Command::new("kill").args([name, &child.id().to_string()]).status().expect("it runs");
     assert!(status.success());
+}
+
+fn interrupt(child: &mut Child) -> Option<i32> {
+    signal(child, "-INT");
     let deadline = Instant::now() + SOON;
     loop {
         if let Some(status) = child.try_wait().expect("it is a child") {
@@ -183,11 +190,123 @@ fn what_does_not_fit_ends_with_what_to_do() {
         "topic `atomic` exists with other policies: profile atomic",
     );
     fails("pub", &["--profile", "logged", "other", "one"], "this domain keeps histories in memory");
-    fails("echo", &["missing", "--timeout", "200ms"], "there was no topic `missing`");
+    fails("echo", &["missing", "--timeout", "5s"], "there was no topic `missing`");
+    fails("pub", &["\u{1b}[2J", "one"], "is no name of a topic");
     fails("pub", &["atomic", &"x".repeat(20_000)], "longer than the limit");
     for rate in ["0", "1e-20", "1e-310"] {
         fails("pub", &["atomic", "one", "--rate", rate], "give a number of samples per second");
     }
     // Nothing of that has harmed the domain.
     text(&domain.run("pub", &["atomic", "three"]));
+}
+
+impl Domain {
+    /// Waits until the topic has this many readers.
+    fn await_readers(&self, topic: &str, count: u64) {
+        let deadline = Instant::now() + SOON;
+        loop {
+            let list = text(&self.run("list", &["--json"]));
+            let list: serde_json::Value = serde_json::from_str(&list).expect("it is JSON");
+            let topics = list["topics"].as_array().expect("it is a list");
+            let readers = topics.iter().find(|each| each["name"] == topic).map(|each| &each["readers"]);
+            if readers.and_then(serde_json::Value::as_u64) == Some(count) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{topic}: {list}");
+        }
+    }
+
+    fn spawn(&self, command: &str, more: &[&str]) -> Child {
+        let mut command = self.dds(command, more);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts")
+    }
+}
+
+/// Readers and writers that are killed, or halted for longer than a member may be, change nothing: the node is in its first view, what
+/// was kept stays, and one that was halted continues.
+#[test]
+fn killed_and_halted_clients_change_nothing() {
+    let mut domain = Domain::start("killed", "tcp");
+    text(&domain.run("pub", &["--profile", "kept", "log", "one", "two"]));
+    text(&domain.run("pub", &["ticks", "none reads this"]));
+    for topic in ["log", "ticks"] {
+        let mut killed = domain.spawn("echo", &[topic]);
+        domain.await_readers(topic, 1);
+        killed.kill().expect("it runs");
+        killed.wait().expect("it ends");
+    }
+    // The end of the connection is noticed at once.
+    domain.await_readers("ticks", 0);
+    let mut writer = domain.spawn("pub", &["ticks", "a", "--repeat", "1000000", "--rate", "100"]);
+    let mut halted = domain.spawn("sub", &["ticks"]);
+    let mut lines = BufReader::new(halted.stdout.take().expect("it is piped"));
+    let mut next_line = || {
+        let mut line = String::new();
+        lines.read_line(&mut line).expect("it can be read");
+        line
+    };
+    assert_eq!(next_line(), "a\n");
+    signal(&halted, "-STOP");
+    let begun = Instant::now();
+    while begun.elapsed() < 3 * Duration::from_millis(SUSPICION_MS) {
+        // Others write and read meanwhile.
+        text(&domain.run("pub", &["log", "three"]));
+        text(&domain.run("sub", &["ticks", "--count", "1"]));
+    }
+    writer.kill().expect("it runs");
+    writer.wait().expect("it ends");
+    signal(&halted, "-CONT");
+    let mut last = domain.spawn("pub", &["ticks", "b", "--repeat", "1000000", "--rate", "100"]);
+    while next_line() != "b\n" {}
+    assert_eq!((interrupt(&mut halted), interrupt(&mut last)), (Some(130), Some(130)));
+    assert_eq!(text(&domain.run("sub", &["log", "--count", "3"])), "one\ntwo\nthree\n");
+    assert_eq!(interrupt(&mut domain.node), Some(0));
+    let mut views = String::new();
+    domain.lines.read_to_string(&mut views).expect("it can be read");
+    assert_eq!(views, "", "there was no other view");
+}
+
+/// A reader whose output is not taken, as before `| less`, delays no writer. When it is taken, the log says how many samples are missing.
+#[test]
+fn a_reader_whose_output_is_not_taken_delays_no_writer() {
+    let domain = Domain::start("slow", "shm");
+    text(&domain.run("pub", &["ticks", "none reads this"]));
+    let mut slow = domain.spawn("sub", &["ticks"]);
+    domain.await_readers("ticks", 1);
+    let long = format!("{{i}} {}", "x".repeat(1000));
+    let report = text(&domain.run("pub", &["ticks", &long, "--repeat", "100000", "--json"]));
+    assert!(report.contains("\"written\":100000") && report.contains("\"error\":null"), "{report}");
+
+    let mut lines = BufReader::new(slow.stdout.take().expect("it is piped")).lines();
+    let mut end = domain.spawn("pub", &["ticks", "the end", "--repeat", "1000000", "--rate", "100"]);
+    let came = lines.by_ref().take_while(|line| line.as_ref().expect("it is text") != "the end").count();
+    assert_eq!(interrupt(&mut end), Some(130));
+    assert_eq!(interrupt(&mut slow), Some(130));
+    let mut log = String::new();
+    slow.stderr.take().expect("it is piped").read_to_string(&mut log).expect("it is text");
+    assert!(came > 0 && came < 100_000, "{came} came: {log}");
+    assert!(log.contains("samples are lost here: read the output faster"), "{log}");
+}
+
+/// Without a node there is no domain: the error says where one was looked for, and how to start it.
+#[test]
+fn without_a_node_there_is_an_error() {
+    let name = format!("squall-dds-alone-{}", std::process::id());
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let address = format!("127.0.0.1:{}", reserve_port().expect("there is a port"));
+    std::fs::create_dir_all(&folder).expect("it is made");
+    let text = format!(
+        "cluster = \"alone\"\nsecret = \"at least sixteen bytes\"\ncontacts = [\"{address}\"]\nmembers = 1\n"
+    );
+    std::fs::write(folder.join("squall.toml"), text).expect("it is written");
+    for arguments in [&["pub", "t", "one"][..], &["sub", "t"], &["echo", "t"], &["list"], &["hz", "t"]] {
+        let mut command = dds(&folder, arguments[0], &[&arguments[1..], &["--timeout", "300ms"]].concat());
+        let output = command.output().expect("it runs");
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{message}");
+        let expected =
+            format!("no node of the domain serves this command at {address}: start one by `squall dds node");
+        assert!(message.contains(&expected), "{message}");
+    }
+    let _ = std::fs::remove_dir_all(folder);
 }

@@ -165,6 +165,19 @@ fn lines(from: u64, to: u64) -> Vec<u8> {
     (from..=to).flat_map(|number| format!("text {number}\n").into_bytes()).collect()
 }
 
+/// What others have sent does not move the cursor of a terminal; as JSON it is as it was sent.
+#[test]
+fn control_characters_of_messages_are_escaped() {
+    let nodes = Nodes::start("escapes");
+    let (text, _stderr) = nodes.recv(&["--count", "1"]);
+    let (json, _stderr_too) = nodes.recv(&["--count", "1", "--json"]);
+    assert_eq!(nodes.send("\u{1b}[2Jgone\ttab\r\u{9b}\n".as_bytes()), (Some(0), String::new()));
+    let printed = |child: Child| String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap();
+    assert_eq!(printed(text), "\\u{1b}[2Jgone\ttab\\r\\u{9b}\n");
+    let json: serde_json::Value = serde_json::from_str(&printed(json)).unwrap();
+    assert_eq!(json["message"], "\u{1b}[2Jgone\ttab\r\u{9b}");
+}
+
 /// A line that cannot be sent affects no other: the lines before it are delivered, and the error names the line.
 #[test]
 fn a_bad_line_loses_none_before_it() {

@@ -3,6 +3,7 @@
 
 pub mod bars;
 mod error_output;
+mod escape;
 mod interrupts;
 pub mod log;
 pub mod output;
@@ -10,6 +11,7 @@ mod pending;
 pub mod table;
 pub mod units;
 
+pub use escape::{escaped, escaped_text};
 pub use interrupts::{INTERRUPTED_STATUS, Interrupted, Interrupts};
 pub use pending::PendingNote;
 

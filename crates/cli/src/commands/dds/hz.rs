@@ -6,9 +6,9 @@ use anyhow::Result;
 use clap::Args;
 use serde_json::json;
 use squall_dds::{DurabilityKind, Qos, ReadError, Sample};
-use squall_harness::terminal::{CommandVerdict, Interrupted, output, units};
+use squall_harness::terminal::{CommandVerdict, output, units};
 
-use super::{DomainArguments, Joined, LOOK_PERIOD, reader_qos};
+use super::{Connected, DomainArguments, LOOK_PERIOD, reader_qos};
 
 /// Print how many samples of a topic come in a second, and how large they are
 #[derive(Debug, Args)]
@@ -16,7 +16,7 @@ use super::{DomainArguments, Joined, LOOK_PERIOD, reader_qos};
 pub(super) struct HzArguments {
     #[command(flatten)]
     domain: DomainArguments,
-    /// The topic, which another participant has created, or creates within --timeout
+    /// The topic, which another process has created, or creates within --timeout
     topic: String,
     /// End after this many seconds
     #[arg(long, value_name = "N")]
@@ -26,8 +26,8 @@ pub(super) struct HzArguments {
     json: bool,
 }
 
-const EXAMPLES: &str = "This process joins the domain and reads the topic. It counts what is written from now on, not what the topic has \
-kept.
+const EXAMPLES: &str = "This process is a client of the domain, and reads the topic through a node. It counts what is written from now on, not what \
+the topic has kept. The times between samples are by the clocks of the writers' hosts, or of the nodes that write for them.
 
 Examples:
   squall dds hz --config squall.toml ticks
@@ -43,41 +43,50 @@ struct SecondCount {
     gap_greatest: Option<u64>,
 }
 
-pub(super) fn run(arguments: &HzArguments) -> Result<CommandVerdict> {
-    let joined = arguments.domain.join()?;
-    let outcome = measure(arguments, &joined);
-    let is_interrupted = joined.is_interrupted();
-    joined.leave();
-    outcome?;
-    if is_interrupted { Err(Interrupted::ALONE.into()) } else { Ok(CommandVerdict::Good) }
+pub(super) fn run(arguments: HzArguments) -> Result<CommandVerdict> {
+    let HzArguments { domain, topic, seconds, json } = arguments;
+    domain.run(move |connected| measure(connected, &topic, seconds, json))
 }
 
-fn measure(arguments: &HzArguments, joined: &Joined) -> Result<()> {
-    let topic = joined.find(&arguments.topic, arguments.domain.timeout)?;
+fn measure(
+    connected: &Connected,
+    topic: &str,
+    seconds: Option<u64>,
+    is_json: bool,
+) -> Result<CommandVerdict> {
+    let topic = connected.find(topic)?;
     let qos = Qos { durability: DurabilityKind::Volatile, durability_service: None, ..reader_qos(&topic) };
-    let reader = joined.participant.reader(&topic, qos)?;
+    let reader = connected.client.reader::<Vec<u8>>(&topic.name, qos)?;
     let mut last = None::<SystemTime>;
-    for _ in 0..arguments.seconds.unwrap_or(u64::MAX) {
+    for _ in 0..seconds.unwrap_or(u64::MAX) {
         let (begun, mut count) = (Instant::now(), SecondCount::default());
         while begun.elapsed() < SECOND {
-            if joined.is_interrupted() {
-                return Ok(());
+            if connected.is_interrupted() {
+                return Ok(CommandVerdict::Good);
             }
             match reader.wait_for_data(LOOK_PERIOD.min(SECOND.saturating_sub(begun.elapsed()))) {
                 Err(ReadError::Timeout(_)) => continue,
+                Err(ReadError::Interrupted(cause)) => {
+                    tracing::warn!(
+                        "samples may be missing here, since the connection with a node has ended: {cause}"
+                    );
+                    continue;
+                }
                 waited => waited?,
             }
             for Sample { data, info, .. } in reader.take(AT_ONCE_MAX)? {
                 let Some(data) = data else { continue };
-                let came = info.reception_timestamp;
-                // A clock may have been set back.
-                let gap = last.replace(came).map(|last| came.duration_since(last).unwrap_or_default());
+                let written = info.source_timestamp;
+                // The clocks of several writers may differ, and a clock may have been set back.
+                let gap = last.replace(written).map(|last| written.duration_since(last).unwrap_or_default());
                 count.add(data.len() as u64, gap);
             }
+            // One that this process is too slow for counts, too, and its length is not known.
+            count.samples += reader.sample_lost().total_count_change;
         }
-        count.print(begun.elapsed(), arguments.json)?;
+        count.print(begun.elapsed(), is_json)?;
     }
-    Ok(())
+    Ok(CommandVerdict::Good)
 }
 
 impl SecondCount {

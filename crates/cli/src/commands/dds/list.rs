@@ -1,14 +1,12 @@
 //! `squall dds list`: the topics of a domain.
 
-use std::time::{Duration, Instant};
-
 use anyhow::Result;
 use clap::Args;
 use serde_json::json;
 use squall_dds::TopicDescription;
-use squall_harness::terminal::{CommandVerdict, output, table};
+use squall_harness::terminal::{CommandVerdict, escaped, output, table};
 
-use super::{DomainArguments, LOOK_PERIOD};
+use super::DomainArguments;
 
 /// List the topics of a domain: name, type, profile, and how many writers and readers there are
 #[derive(Debug, Args)]
@@ -21,22 +19,21 @@ pub(super) struct ListArguments {
     json: bool,
 }
 
-const EXAMPLES: &str = "This process joins the domain, looks for half a second, and leaves it in order.
+const EXAMPLES: &str =
+    "This process asks a node. Readers and writers of all processes count; of a topic that keeps samples, \
+those of a client that has died do so for a minute.
 
 Examples:
   squall dds list --config squall.toml
   squall dds list -c squall.toml --json";
 
-pub(super) fn run(arguments: &ListArguments) -> Result<CommandVerdict> {
-    let joined = arguments.domain.join()?;
-    // The writers and readers of topics that keep nothing announce themselves when they notice this process.
-    let begun = Instant::now();
-    while begun.elapsed() < LOOK && !joined.is_interrupted() {
-        std::thread::sleep(LOOK_PERIOD);
-    }
-    let topics = joined.participant.topics();
-    joined.leave();
-    if arguments.json {
+pub(super) fn run(arguments: ListArguments) -> Result<CommandVerdict> {
+    let ListArguments { domain, json } = arguments;
+    domain.run(move |connected| print(&connected.client.topics()?, json))
+}
+
+fn print(topics: &[TopicDescription], is_json: bool) -> Result<CommandVerdict> {
+    if is_json {
         let topics: Vec<_> = topics.iter().map(describe).collect();
         output::json(&json!({ "topics": topics }))?;
         return Ok(CommandVerdict::Good);
@@ -44,7 +41,13 @@ pub(super) fn run(arguments: &ListArguments) -> Result<CommandVerdict> {
     let header = ["topic", "type", "profile", "writers", "readers"].map(str::to_owned).to_vec();
     let rows = topics.iter().map(|topic| {
         let (writers, readers) = (topic.writers.to_string(), topic.readers.to_string());
-        vec![topic.name.clone(), topic.type_name.clone(), topic.qos.profile().to_string(), writers, readers]
+        vec![
+            escaped(&topic.name),
+            escaped(&topic.type_name),
+            topic.qos.profile().to_string(),
+            writers,
+            readers,
+        ]
     });
     let rows: Vec<_> = std::iter::once(header).chain(rows).collect();
     table::lines(&rows).into_iter().for_each(output::line);
@@ -60,6 +63,3 @@ fn describe(topic: &TopicDescription) -> serde_json::Value {
         "readers": topic.readers,
     })
 }
-
-/// How long the participants have to announce their writers and readers.
-const LOOK: Duration = Duration::from_millis(500);

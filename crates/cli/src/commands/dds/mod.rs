@@ -1,4 +1,5 @@
-//! `squall dds`: topics from and to a shell, in the terms of OMG DDS.
+//! `squall dds`: topics from and to a shell, in the terms of OMG DDS. A node is a member of the domain; all other commands are clients of
+//! its members.
 
 mod hz;
 mod list;
@@ -6,22 +7,23 @@ mod node;
 mod publish;
 mod subscribe;
 
-use std::net::UdpSocket;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use clap::{Args, Subcommand, ValueEnum};
 use squall::Config;
-use squall::config::{Address, quantity};
+use squall::config::quantity;
 use squall_dds::{
-    DomainParticipant, DurabilityService, EntityError, HistoryKind, Presentation, Qos, Topic, TopicStore,
+    DomainClient, DurabilityService, EntityError, HistoryKind, Presentation, Qos, TopicDescription,
+    TopicStore,
 };
 use squall_fabric::atomics::{AtomicBool, Ordering};
-use squall_harness::terminal::{CommandVerdict, Interrupts, PendingNote};
+use squall_harness::terminal::{CommandVerdict, Interrupted, Interrupts, PendingNote};
 
-/// Write and read topics, as processes of a domain in the terms of OMG DDS
+/// Write and read topics of a domain in the terms of OMG DDS
 #[derive(Debug, Args)]
 pub(crate) struct DdsArguments {
     #[command(subcommand)]
@@ -38,9 +40,9 @@ enum DdsCommand {
     Hz(hz::HzArguments),
 }
 
-pub(crate) fn run(arguments: &DdsArguments) -> Result<CommandVerdict> {
-    match &arguments.command {
-        DdsCommand::Node(arguments) => node::run(arguments),
+pub(crate) fn run(arguments: DdsArguments) -> Result<CommandVerdict> {
+    match arguments.command {
+        DdsCommand::Node(arguments) => node::run(&arguments),
         DdsCommand::Pub(arguments) => publish::run(arguments),
         DdsCommand::Sub(arguments) => subscribe::run_sub(arguments),
         DdsCommand::Echo(arguments) => subscribe::run_echo(arguments),
@@ -49,16 +51,13 @@ pub(crate) fn run(arguments: &DdsArguments) -> Result<CommandVerdict> {
     }
 }
 
-/// What all need to join the domain.
-#[derive(Debug, Args)]
+/// What all need to find the domain.
+#[derive(Clone, Debug, Args)]
 struct DomainArguments {
     /// The configuration of the domain's group; it needs no subgroups, since these are topics
     #[arg(short, long, value_name = "FILE")]
     config: PathBuf,
-    /// Where this process can be reached [default: a free address of this host]
-    #[arg(long, value_name = "ADDRESS")]
-    listen: Option<Address>,
-    /// How long to try to join, and to look for the topic
+    /// How long to look for a node, and for the topic
     #[arg(long, value_name = "TIME", value_parser = quantity::duration, default_value = "10s")]
     timeout: Duration,
 }
@@ -89,97 +88,105 @@ struct TopicArguments {
     keep: Option<u32>,
 }
 
-/// A participant, until it leaves or is interrupted.
-struct Joined {
-    participant: DomainParticipant,
+/// A client of a domain.
+struct Connected {
+    client: DomainClient,
     is_interrupted: Arc<AtomicBool>,
+    timeout: Duration,
 }
 
 impl DomainArguments {
-    /// Joins the domain, which runs.
-    fn join(&self) -> Result<Joined> {
-        let client = Config::load_for_client(&self.config)?;
-        let listen = match &self.listen {
-            Some(listen) => listen.clone(),
-            None => {
-                ensure!(
-                    client.storage.is_none(),
-                    "the domain has a storage, where each process needs a folder of its own: give --listen, which names it"
-                );
-                free_address(&client)?
-            }
-        };
-        let mut config = Config::load_for_domain(&self.config, Some(listen), None)?;
-        // The file may name the rank of a member.
-        config.rank = None;
-        self.begin(config)
-    }
-
-    /// Joins the domain, or brings it together with others.
-    fn begin(&self, mut config: Config) -> Result<Joined> {
-        config.timeout = self.timeout;
+    /// Connects to the domain, and does `act` until it ends or is interrupted; it looks for that between two waits of [`LOOK_PERIOD`].
+    fn run(
+        &self,
+        act: impl FnOnce(&Connected) -> Result<CommandVerdict> + Send + 'static,
+    ) -> Result<CommandVerdict> {
+        let config = Config::load_for_client(&self.config)?;
         let interrupts = Interrupts::take()?;
         let contacts: Vec<String> = config.contacts.iter().map(ToString::to_string).collect();
+        let (contacts, timeout) = (contacts.join(", "), self.timeout);
         let pending = PendingNote::new(format!(
-            "joining the domain at {}, for {:.0?} at most...",
-            contacts.join(", "),
-            self.timeout
+            "looking for a node of the domain at {contacts}, for {timeout:.0?} at most..."
         ));
         let store = if config.storage.is_some() { TopicStore::Disk } else { TopicStore::Memory };
-        let participant = DomainParticipant::builder(config).run_time_topics(store).join()?;
+        let client = DomainClient::connect(config, store, timeout).with_context(|| {
+            format!("no node of the domain serves this command at {contacts}: {}", self.advice())
+        })?;
         drop(pending);
         let is_interrupted = Arc::new(AtomicBool::new(false));
-        let flag = Arc::clone(&is_interrupted);
-        interrupts.set(move || flag.store(true, Ordering::Relaxed));
-        Ok(Joined { participant, is_interrupted })
+        let connected = Connected { client, is_interrupted: Arc::clone(&is_interrupted), timeout };
+        let (events, event) = channel();
+        let interrupt = events.clone();
+        interrupts.set(move || {
+            is_interrupted.store(true, Ordering::Relaxed);
+            // The receiver has gone when the command is about to end.
+            interrupt.send(None).unwrap_or_default();
+        });
+        // It may wait for the reader of the output.
+        std::thread::spawn(move || {
+            let outcome = act(&connected);
+            // The client ends in order.
+            drop(connected);
+            events.send(Some(outcome)).unwrap_or_default();
+        });
+        match event.recv()? {
+            Some(outcome) => outcome,
+            None => match event.recv_timeout(INTERRUPT_PATIENCE) {
+                Ok(Some(outcome)) => outcome.and(Err(Interrupted::ALONE.into())),
+                _ => Err(Interrupted::ALONE.into()),
+            },
+        }
+    }
+
+    fn advice(&self) -> String {
+        format!(
+            "start one by `squall dds node --config {}`, or set `contacts` to where one listens",
+            self.config.display()
+        )
     }
 }
 
-impl Joined {
+impl Connected {
     fn is_interrupted(&self) -> bool {
         self.is_interrupted.load(Ordering::Relaxed)
     }
 
-    /// Leaves the domain in order. Readers and writers are dropped before.
-    fn leave(self) {
-        let departure = self.participant.leave(LEAVE_PATIENCE);
-        tracing::info!("left the domain: {departure:?}");
+    /// Returns the topic of this name, if there is one.
+    fn topic(&self, name: &str) -> Result<Option<TopicDescription>> {
+        Ok(self.client.topics()?.into_iter().find(|topic| topic.name == name))
     }
 
-    /// Waits for a topic that another participant has created, or creates.
-    fn find(&self, name: &str, timeout: Duration) -> Result<Topic<Vec<u8>>> {
-        let pending = PendingNote::new(format!("waiting for topic `{name}`, for {timeout:.0?} at most..."));
-        let mut left = timeout;
+    /// Waits for a topic that another process has created, or creates.
+    fn find(&self, name: &str) -> Result<TopicDescription> {
+        let (begun, waited) = (Instant::now(), self.timeout);
+        let _pending = PendingNote::new(format!("waiting for topic {name:?}, for {waited:.0?} at most..."));
         loop {
-            match self.participant.wait_for_topic(name, left.min(LOOK_PERIOD)) {
-                Ok(()) => break,
-                Err(EntityError::NotFound { topic, .. }) if self.is_interrupted() || left <= LOOK_PERIOD => {
-                    return Err(EntityError::NotFound { topic, waited: timeout }.into());
-                }
-                Err(EntityError::NotFound { .. }) => left -= LOOK_PERIOD,
-                Err(error) => return Err(error.into()),
+            if let Some(topic) = self.topic(name)? {
+                return Ok(topic);
             }
+            if self.is_interrupted() || begun.elapsed() >= waited {
+                return Err(EntityError::NotFound { topic: name.escape_debug().to_string(), waited }.into());
+            }
+            std::thread::sleep(LOOK_PERIOD.min(waited));
         }
-        drop(pending);
-        Ok(self.participant.topic_of_any_type(name)?)
     }
 }
 
 impl TopicArguments {
     /// Returns the topic as it is; creates it if it is not there.
-    fn open(&self, joined: &Joined) -> Result<Topic<Vec<u8>>> {
+    fn open(&self, connected: &Connected) -> Result<TopicDescription> {
         let wanted = self.profile.map(|profile| self.qos(profile));
         if wanted.is_none()
             && self.keep.is_none()
-            && let Ok(topic) = joined.participant.topic_of_any_type(&self.topic)
+            && let Some(topic) = connected.topic(&self.topic)?
         {
             return Ok(topic);
         }
         let qos = wanted.unwrap_or_else(|| self.qos(ProfileChoice::Atomic));
-        match joined.participant.create_topic::<Vec<u8>>(&self.topic, qos) {
+        match connected.client.create_topic::<Vec<u8>>(&self.topic, qos) {
             // Readers take any type.
-            Err(EntityError::TypeMismatch { .. }) => Ok(joined.participant.topic_of_any_type(&self.topic)?),
-            created => Ok(created?),
+            Ok(()) | Err(EntityError::TypeMismatch { .. }) => connected.find(&self.topic),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -197,34 +204,16 @@ impl TopicArguments {
 }
 
 /// Returns the policies of a reader or writer that suits the topic.
-fn endpoint_qos(topic: &Topic<Vec<u8>>) -> Qos {
-    Qos { autodispose_unregistered_instances: false, ..topic.qos().clone() }
+fn endpoint_qos(topic: &TopicDescription) -> Qos {
+    Qos { autodispose_unregistered_instances: false, ..topic.qos.clone() }
 }
 
 /// Returns the policies of a reader that reads the topic by itself, also if it is in one order with others.
-fn reader_qos(topic: &Topic<Vec<u8>>) -> Qos {
+fn reader_qos(topic: &TopicDescription) -> Qos {
     Qos { presentation: Presentation::TOPIC_ORDERED, ..endpoint_qos(topic) }
-}
-
-/// Returns an address of this host that no other process has.
-fn free_address(config: &Config) -> Result<Address> {
-    match config.contacts.first() {
-        Some(Address::Tcp { host, port }) => {
-            let reach = || {
-                let socket = UdpSocket::bind(if host.contains(':') { "[::]:0" } else { "0.0.0.0:0" })?;
-                // Sends nothing, and finds the address from which the contact can be reached.
-                socket.connect((host.as_str(), *port))?;
-                socket.local_addr()
-            };
-            let own =
-                reach().with_context(|| format!("no address of this host reaches {host}: give --listen"))?;
-            Ok(Address::Tcp { host: own.ip().to_string(), port: 0 })
-        }
-        _ => Ok(Address::Abstract(format!("squall-{}-dds-{}", config.cluster, std::process::id()))),
-    }
 }
 
 /// Between looks whether the command was interrupted.
 const LOOK_PERIOD: Duration = Duration::from_millis(100);
-/// How long a process waits for the view that it leaves with.
-const LEAVE_PATIENCE: Duration = Duration::from_secs(10);
+/// How long an interrupted command may take to end in order; it may wait for the reader of its output.
+const INTERRUPT_PATIENCE: Duration = Duration::from_secs(2);

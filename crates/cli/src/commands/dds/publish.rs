@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use clap::Args;
 use serde_json::json;
-use squall_dds::{DataWriter, DurabilityKind, Qos, TopicData, WriteError};
-use squall_harness::terminal::{CommandVerdict, Interrupted, output};
+use squall_dds::{ClientWriter, DurabilityKind, Qos, TopicData, TopicDescription, WriteError};
+use squall_harness::terminal::{CommandVerdict, output};
 
-use super::super::input;
-use super::{DomainArguments, Joined, LOOK_PERIOD, TopicArguments, endpoint_qos};
+use super::{Connected, DomainArguments, LOOK_PERIOD, TopicArguments, endpoint_qos};
+use crate::input_lines;
 
 /// Write samples to a topic: the arguments, or the lines of standard input
 #[derive(Debug, Args)]
@@ -39,8 +39,8 @@ pub(super) struct PubArguments {
     json: bool,
 }
 
-const EXAMPLES: &str = "This process joins the domain, and leaves it in order when all members have every sample. A sample is bytes: \
-the topic's type is `bytes`. The topic is created if it is not there. Readers that come later get what was written before if the \
+const EXAMPLES: &str = "This process is a client of the domain: it writes through a node, and ends when all nodes have every sample. A sample is \
+bytes: the topic's type is `bytes`. The topic is created if it is not there. Readers that come later get what was written before if the \
 topic's profile is kept or logged.
 
 Examples:
@@ -48,19 +48,19 @@ Examples:
   squall dds pub -c squall.toml --profile kept log < lines.txt
   squall dds pub -c squall.toml ticks \"tick {i}\" --repeat 100 --rate 10";
 
-pub(super) fn run(arguments: &PubArguments) -> Result<CommandVerdict> {
+pub(super) fn run(arguments: PubArguments) -> Result<CommandVerdict> {
     let pause = arguments.rate.map(pause_of).transpose()?;
-    let joined = arguments.domain.join()?;
-    let mut written = 0;
-    let outcome = publish(arguments, &joined, pause, &mut written);
-    let is_interrupted = joined.is_interrupted();
-    joined.leave();
-    if arguments.json {
-        let error = outcome.as_ref().err().map(|error| format!("{error:#}"));
-        output::json(&json!({ "written": written, "error": error }))?;
-    }
-    outcome?;
-    if is_interrupted { Err(Interrupted::ALONE.into()) } else { Ok(CommandVerdict::Good) }
+    let PubArguments { domain, .. } = &arguments;
+    let domain = domain.clone();
+    domain.run(move |connected| {
+        let mut written = 0;
+        let outcome = publish(&arguments, connected, pause, &mut written);
+        if arguments.json {
+            let error = outcome.as_ref().err().map(|error| format!("{error:#}"));
+            output::json(&json!({ "written": written, "error": error }))?;
+        }
+        outcome.map(|()| CommandVerdict::Good)
+    })
 }
 
 /// Returns the time between two samples at this many in a second.
@@ -74,52 +74,57 @@ fn pause_of(rate: f64) -> Result<Duration> {
 
 fn publish(
     arguments: &PubArguments,
-    joined: &Joined,
+    connected: &Connected,
     pause: Option<Duration>,
     written: &mut u64,
 ) -> Result<()> {
-    let topic = arguments.topic.open(joined)?;
+    let topic = arguments.topic.open(connected)?;
     let bytes = <Vec<u8> as TopicData>::type_name();
     ensure!(
-        topic.type_name() == bytes,
-        "topic `{}` has the type `{}`: this command writes `{bytes}` only; write it by a program that has the type",
-        topic.name(),
-        topic.type_name()
+        topic.type_name == bytes,
+        "topic {:?} has the type {:?}: this command writes `{bytes}` only; write it by a program that has the type",
+        topic.name,
+        topic.type_name
     );
     // Short, so that Ctrl-C is noticed; but a sample that is kept is sent at once, and this is the time for the outcome.
-    let keeps = topic.qos().durability > DurabilityKind::Volatile;
+    let keeps = topic.qos.durability > DurabilityKind::Volatile;
     let max_blocking_time = if keeps { OUTCOME_PATIENCE } else { LOOK_PERIOD };
     let qos = Qos { max_blocking_time, ..endpoint_qos(&topic) };
-    let writer = joined.participant.writer(&topic, qos)?;
-    while writer.matched_subscriptions().len() < arguments.readers && !joined.is_interrupted() {
-        if let Some(failure) = joined.participant.failure() {
-            return Err(failure.into());
+    let writer = connected.client.writer(&topic.name, qos)?;
+    if arguments.readers > 0 {
+        let has_readers = |topic: TopicDescription| topic.readers >= arguments.readers;
+        while !connected.is_interrupted() && !connected.topic(&topic.name)?.is_some_and(has_readers) {
+            std::thread::sleep(LOOK_PERIOD / 2);
         }
-        std::thread::sleep(LOOK_PERIOD / 10);
     }
     let (inputs, input) = sync_channel(AHEAD_MAX);
     read(arguments.samples.clone(), arguments.repeat, inputs);
-    let outcome = write_all(joined, &writer, &input, pause, arguments.hex, written);
+    let outcome = write_all(connected, &writer, &input, pause, arguments.hex, written);
     // What was written is for all members, also if the next sample was not.
-    while let Err(WriteError::Timeout(_)) = writer.wait_for_acknowledgments(LOOK_PERIOD) {
-        if joined.is_interrupted() {
-            break;
+    let acknowledged = loop {
+        match writer.wait_for_acknowledgments(LOOK_PERIOD) {
+            Err(WriteError::Timeout(_)) if !connected.is_interrupted() => {}
+            acknowledged => break acknowledged,
         }
+    };
+    outcome?;
+    if !connected.is_interrupted() {
+        acknowledged?;
     }
-    outcome
+    Ok(())
 }
 
 /// Writes the inputs until they end, an interruption or an error.
 fn write_all(
-    joined: &Joined,
-    writer: &DataWriter<Vec<u8>>,
+    connected: &Connected,
+    writer: &ClientWriter<Vec<u8>>,
     inputs: &Receiver<Result<String>>,
     pause: Option<Duration>,
     is_hex: bool,
     written: &mut u64,
 ) -> Result<()> {
     let mut due = Instant::now();
-    while !joined.is_interrupted() {
+    while !connected.is_interrupted() {
         let sample = match inputs.recv_timeout(LOOK_PERIOD) {
             Ok(sample) => sample
                 .and_then(|sample| bytes(sample, is_hex))
@@ -128,12 +133,12 @@ fn write_all(
             Err(RecvTimeoutError::Disconnected) => break,
         };
         if let Some(pause) = pause {
-            while Instant::now() < due && !joined.is_interrupted() {
+            while Instant::now() < due && !connected.is_interrupted() {
                 std::thread::sleep(due.saturating_duration_since(Instant::now()).min(LOOK_PERIOD));
             }
             due = (due + pause).max(Instant::now());
         }
-        if !write(joined, writer, &sample).with_context(|| format!("sample {written} was not written"))? {
+        if !write(connected, writer, &sample).with_context(|| format!("sample {written} was not written"))? {
             break;
         }
         *written += 1;
@@ -151,11 +156,11 @@ fn bytes(sample: String, is_hex: bool) -> Result<Vec<u8>> {
 }
 
 /// Writes a sample, however long it takes. Returns whether it is written; if not, the command was interrupted.
-fn write(joined: &Joined, writer: &DataWriter<Vec<u8>>, sample: &Vec<u8>) -> Result<bool> {
+fn write(connected: &Connected, writer: &ClientWriter<Vec<u8>>, sample: &Vec<u8>) -> Result<bool> {
     loop {
         match writer.write(sample) {
             Ok(()) => return Ok(true),
-            Err(WriteError::Timeout(_)) if joined.is_interrupted() => return Ok(false),
+            Err(WriteError::Timeout(_)) if connected.is_interrupted() => return Ok(false),
             Err(WriteError::Timeout(_)) => {}
             Err(error) => bail!(error),
         }
@@ -168,7 +173,7 @@ fn read(samples: Vec<String>, repeat: Option<u64>, inputs: SyncSender<Result<Str
         // Fails when the receiver has gone.
         let forward = |input: Result<String>| inputs.send(input).is_ok();
         if samples.is_empty() {
-            input::lines(std::io::stdin().lock(), SAMPLE_BYTES_MAX).all(forward);
+            input_lines::lines(std::io::stdin().lock(), SAMPLE_BYTES_MAX).all(forward);
         } else {
             let numbered = |sample: &String, number: u64| match repeat {
                 Some(_) => sample.replace("{i}", &number.to_string()),
@@ -185,7 +190,7 @@ const OUTCOME_PATIENCE: Duration = Duration::from_secs(60);
 /// The longest time between two samples.
 const PAUSE_MAX: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 /// More than a sample has.
-const SAMPLE_BYTES_MAX: usize = 256 << 20;
+const SAMPLE_BYTES_MAX: usize = 64 << 20;
 /// Samples that are read ahead.
 const AHEAD_MAX: usize = 1024;
 

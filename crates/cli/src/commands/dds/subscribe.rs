@@ -5,10 +5,10 @@ use std::time::{Duration, SystemTime};
 use anyhow::Result;
 use clap::Args;
 use serde_json::json;
-use squall_dds::{DataReader, InstanceState, ReadError, Sample, SampleInfo, Topic};
-use squall_harness::terminal::{CommandVerdict, Interrupted, output, units};
+use squall_dds::{DurabilityKind, InstanceState, ReadError, Sample, SampleInfo, TopicDescription};
+use squall_harness::terminal::{CommandVerdict, output, units};
 
-use super::{DomainArguments, Joined, LOOK_PERIOD, TopicArguments, reader_qos};
+use super::{Connected, DomainArguments, LOOK_PERIOD, TopicArguments, reader_qos};
 
 /// Print the samples of a topic as they come, one a line; create the topic if it is not there
 #[derive(Debug, Args)]
@@ -22,9 +22,10 @@ pub(super) struct SubArguments {
     output: SampleOutput,
 }
 
-const SUB_EXAMPLES: &str = "This process joins the domain, and leaves it in order after --count samples or at Ctrl-C. If the topic's \
-profile is kept or logged, the samples that were written before come first, each once and in the order of all readers. If some were \
-lost, which happens if the topic keeps the last ones only, the log reports how many, and the exit status is 1.
+const SUB_EXAMPLES: &str = "This process is a client of the domain: it reads through a node, which never waits for it. If the topic's \
+profile is kept or logged, the samples that were written before come first, each once and in the order of all readers, whichever nodes \
+end. If some were lost, since the topic keeps the last ones only, the output is taken too slowly, or the node has ended, the log reports \
+that, and the exit status is 1.
 
 Examples:
   squall dds sub --config squall.toml chat
@@ -36,14 +37,14 @@ Examples:
 pub(super) struct EchoArguments {
     #[command(flatten)]
     domain: DomainArguments,
-    /// The topic, which another participant has created, or creates within --timeout
+    /// The topic, which another process has created, or creates within --timeout
     topic: String,
     #[command(flatten)]
     output: SampleOutput,
 }
 
-const ECHO_EXAMPLES: &str = "This process joins the domain. Above each sample it prints the writer, the position in the order of the \
-topic, and how long ago the sample was written by the clock of the writer's host; and it prints when an instance was disposed of, or has \
+const ECHO_EXAMPLES: &str = "This process is a client of the domain, as `squall dds sub` is. Above each sample it prints the writer, the position in the order \
+of the topic, and how long ago the sample was written by the clock of the writer's host, or of the node that writes for it; and it prints when an instance was disposed of, or has \
 no writers any more. Bytes that are no text are printed in hexadecimal.
 
 Examples:
@@ -68,54 +69,65 @@ enum Style {
     Json,
 }
 
-pub(super) fn run_sub(arguments: &SubArguments) -> Result<CommandVerdict> {
-    let style = if arguments.output.json { Style::Json } else { Style::Lines };
-    run(arguments.domain.join()?, |joined| arguments.topic.open(joined), arguments.output.count, style)
+pub(super) fn run_sub(arguments: SubArguments) -> Result<CommandVerdict> {
+    let SubArguments { domain, topic, output } = arguments;
+    domain.run(move |connected| {
+        let topic = topic.open(connected)?;
+        print_all(connected, &topic, &output, Style::Lines)
+    })
 }
 
-pub(super) fn run_echo(arguments: &EchoArguments) -> Result<CommandVerdict> {
-    let style = if arguments.output.json { Style::Json } else { Style::Details };
-    let open = |joined: &Joined| joined.find(&arguments.topic, arguments.domain.timeout);
-    run(arguments.domain.join()?, open, arguments.output.count, style)
+pub(super) fn run_echo(arguments: EchoArguments) -> Result<CommandVerdict> {
+    let EchoArguments { domain, topic, output } = arguments;
+    domain.run(move |connected| {
+        let topic = connected.find(&topic)?;
+        print_all(connected, &topic, &output, Style::Details)
+    })
 }
 
-fn run(
-    joined: Joined,
-    open: impl FnOnce(&Joined) -> Result<Topic<Vec<u8>>>,
-    count: Option<u64>,
+fn print_all(
+    connected: &Connected,
+    topic: &TopicDescription,
+    arguments: &SampleOutput,
     style: Style,
 ) -> Result<CommandVerdict> {
-    let outcome = open(&joined).and_then(|topic| {
-        let reader = joined.participant.reader(&topic, reader_qos(&topic))?;
-        print_all(&joined, &reader, count.unwrap_or(u64::MAX), style)?;
-        Ok(reader.sample_lost().total_count)
-    });
-    let is_interrupted = joined.is_interrupted();
-    joined.leave();
-    let lost = outcome?;
-    if lost > 0 {
-        tracing::warn!("{} were lost: the topic keeps the last ones only", units::things(lost, "sample"));
-    }
-    match () {
-        () if is_interrupted => Err(Interrupted::ALONE.into()),
-        () if lost > 0 => Ok(CommandVerdict::Bad),
-        () => Ok(CommandVerdict::Good),
-    }
-}
-
-fn print_all(joined: &Joined, reader: &DataReader<Vec<u8>>, count: u64, style: Style) -> Result<()> {
-    let mut left = count;
-    while left > 0 && !joined.is_interrupted() {
-        match reader.wait_for_data(LOOK_PERIOD) {
-            Err(ReadError::Timeout(_)) => continue,
-            waited => waited?,
+    output::end_with_reader();
+    let style = if arguments.json { Style::Json } else { style };
+    let reader = connected.client.reader::<Vec<u8>>(&topic.name, reader_qos(topic))?;
+    let (mut left, mut verdict) = (arguments.count.unwrap_or(u64::MAX), CommandVerdict::Good);
+    while left > 0 && !connected.is_interrupted() {
+        let taken = match reader.wait_for_data(LOOK_PERIOD) {
+            Err(ReadError::Timeout(_)) => Ok(Vec::new()),
+            waited => waited
+                .and_then(|()| reader.take(usize::try_from(left).unwrap_or(usize::MAX).min(AT_ONCE_MAX))),
+        };
+        let lost = reader.sample_lost().total_count_change;
+        if lost > 0 {
+            verdict = CommandVerdict::Bad;
+            let cause = match topic.qos.durability {
+                DurabilityKind::Volatile => {
+                    "read the output faster: the node keeps 16 MiB for a reader that is slow"
+                }
+                _ => "the topic keeps the last ones only",
+            };
+            tracing::warn!("{} are lost here: {cause}", units::things(lost, "sample"));
         }
-        for sample in reader.take(usize::try_from(left).unwrap_or(usize::MAX).min(AT_ONCE_MAX))? {
+        let taken = match taken {
+            Err(ReadError::Interrupted(cause)) => {
+                verdict = CommandVerdict::Bad;
+                tracing::warn!(
+                    "samples may be missing here, since the connection with a node has ended: {cause}"
+                );
+                continue;
+            }
+            taken => taken?,
+        };
+        for sample in taken {
             left -= u64::from(sample.data.is_some());
             print(&sample, style)?;
         }
     }
-    Ok(())
+    Ok(verdict)
 }
 
 fn print(sample: &Sample<Vec<u8>>, style: Style) -> Result<()> {
