@@ -270,6 +270,9 @@ mod tests {
              start this member again)"
         );
         assert!(error(DiskCause::System(5)).to_string().contains("the disk is failing"));
+        // A limit of the user, and a file system without locks.
+        assert!(error(DiskCause::System(27)).to_string().contains("ulimit -f"));
+        assert!(error(DiskCause::System(37)).to_string().contains("has no locks"));
         assert!(error(DiskCause::Short { written: 1, wanted: 2 }).to_string().contains("1 of 2 bytes"));
         assert!(error(DiskCause::System(28)).is_full() && !error(DiskCause::System(5)).is_full());
     }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::Result;
 
 use super::send::CopyObserver;
-use super::source::{SourceEntry, SourceFile};
+use super::source::{LocalFile, SourceEntry};
 use super::target::CopyTarget;
 use super::{CopyRequest, HeldContent};
 
@@ -17,7 +17,7 @@ pub(crate) fn compare(
     by_time: bool,
     observer: &mut dyn CopyObserver,
 ) -> BTreeSet<usize> {
-    let files: Vec<&SourceFile> = sources.iter().filter_map(|source| source.file.as_ref()).collect();
+    let files: Vec<&LocalFile> = sources.iter().filter_map(|source| source.file.as_ref()).collect();
     let asked: Vec<Vec<usize>> =
         targets.iter().map(|target| in_question(targets, target, files.len(), by_time)).collect();
     let to_read: BTreeSet<usize> = asked.iter().flatten().copied().collect();

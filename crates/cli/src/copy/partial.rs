@@ -147,7 +147,7 @@ impl PartialFile {
     }
 }
 
-/// Whether a file is the list of blocks of the other one, or of any.
+/// Whether a file is the list of blocks of the other one, or of any. Not fuzzed: any bytes are one of both or not.
 fn is_list_of(list: &File, file: Option<&File>) -> Result<bool> {
     let mut head = [0; HEADER_BYTES as usize];
     if list.read_exact_at(&mut head, 0).is_err() || !head.starts_with(MAGIC) {

@@ -12,7 +12,7 @@ use super::digest::{digest, digest_of};
 use super::links::{self, session_config};
 use super::message::{CopyLinks, CopyToken};
 use super::parcel::{ParcelKind, kind, parcels};
-use super::source::{SourceEntry, SourceFile};
+use super::source::{LocalFile, SourceEntry};
 use super::target::CopyTarget;
 use super::{BLOCK_BYTES, CopyBegin, CopyConnection, CopyTransport, DigestVerdict, ParcelAnswer, blocks};
 
@@ -42,7 +42,7 @@ pub(crate) struct WantedFile<'s> {
     /// Its index among the entries, and among the files.
     index: usize,
     number: usize,
-    source: &'s SourceFile,
+    source: &'s LocalFile,
 }
 
 /// What is sent of a parcel.
@@ -235,7 +235,7 @@ fn send_parcel(
 fn send_file(
     session: &mut Session,
     file: &File,
-    source: &SourceFile,
+    source: &LocalFile,
     on_progress: &mut dyn FnMut(usize, u64),
 ) -> Result<Result<String>> {
     let failed = || format!("cannot read {}", source.path.display());

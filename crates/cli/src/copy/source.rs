@@ -18,12 +18,12 @@ use super::{BLOCK_BYTES, CopyEntry, FileEntry};
 pub(crate) struct SourceEntry {
     pub(crate) entry: CopyEntry,
     /// `None`: a folder.
-    pub(crate) file: Option<SourceFile>,
+    pub(crate) file: Option<LocalFile>,
 }
 
 /// A file of the source.
 #[derive(Debug)]
-pub(crate) struct SourceFile {
+pub(crate) struct LocalFile {
     pub(crate) path: PathBuf,
     pub(crate) bytes: u64,
     /// Of a file whose size the system does not state, such as those of /proc.
@@ -38,7 +38,7 @@ pub(crate) struct SourceTree {
     pub(crate) failures: Vec<(PathBuf, String)>,
 }
 
-impl SourceFile {
+impl LocalFile {
     /// The digest of its content, in hexadecimal.
     pub(crate) fn digest(&self) -> Result<String> {
         match &self.content {
@@ -97,7 +97,10 @@ impl SourceTree {
         let metadata = match path.metadata() {
             Ok(metadata) => metadata,
             Err(error) if path.is_symlink() => return Err(error).context(cannot_read(path)),
-            Err(error) => return Ok(self.leave_out(path, &error.into())),
+            Err(error) => {
+                self.leave_out(path, &error.into());
+                return Ok(());
+            }
         };
         if !metadata.is_dir() {
             return self.add_file(path, names, &metadata);
@@ -111,7 +114,10 @@ impl SourceTree {
         let inner = std::fs::read_dir(path).and_then(Iterator::collect::<std::io::Result<Vec<_>>>);
         let mut inner = match inner {
             Ok(inner) => inner,
-            Err(error) => return Ok(self.leave_out(path, &error.into())),
+            Err(error) => {
+                self.leave_out(path, &error.into());
+                return Ok(());
+            }
         };
         let entry = CopyEntry { path: names.to_vec(), mode: metadata.mode() & 0o777, file: None };
         self.entries.push(SourceEntry { entry, file: None });
@@ -132,7 +138,10 @@ impl SourceTree {
         let content = match metadata.len() {
             0 => match unstated(path) {
                 Ok(content) => Some(content).filter(|content| !content.is_empty()),
-                Err(error) => return Ok(self.leave_out(path, &error)),
+                Err(error) => {
+                    self.leave_out(path, &error);
+                    return Ok(());
+                }
             },
             _ => None,
         };
@@ -140,7 +149,7 @@ impl SourceTree {
         let modified_ns = i128::from(metadata.mtime()) * 1_000_000_000 + i128::from(metadata.mtime_nsec());
         let file = Some(FileEntry { bytes, modified_ns });
         let entry = CopyEntry { path: names.to_vec(), mode: metadata.mode() & 0o777, file };
-        let file = Some(SourceFile { path: path.to_owned(), bytes, content });
+        let file = Some(LocalFile { path: path.to_owned(), bytes, content });
         self.entries.push(SourceEntry { entry, file });
         Ok(())
     }

@@ -117,7 +117,7 @@ fn end(child: Child) -> (i32, String) {
     (status.code().unwrap_or(-1), text)
 }
 
-/// Waits until a list of blocks, which `serve` keeps beside a file that has arrived in part, has so many of them; returns how many.
+/// Waits until a list of blocks, which `serve` keeps beside a file that has arrived in part, has that many of them; returns how many.
 fn await_blocks(list: &Path, least: usize) -> usize {
     let begun = Instant::now();
     loop {
