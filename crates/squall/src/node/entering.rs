@@ -9,7 +9,7 @@ use squall_protocols::group::{GroupCore, GroupSettings, SubgroupId};
 use squall_protocols::membership::{self, Member, View};
 use squall_protocols::replica;
 use squall_transports::TransportFabric as _;
-use squall_transports::bootstrap::BootstrapProgress;
+use squall_transports::bootstrap::{BootstrapProgress, MemberLinks};
 use squall_transports::log;
 use squall_transports::runner::Runner;
 
@@ -64,24 +64,9 @@ impl Node {
         handles.keep_log(log.clone());
         let listener = AnyListener::bind(config)?;
         let new_layout = || layout(config, Arc::clone(&places));
-        let is_empty = log.as_ref().is_some_and(|log| log.found_register().is_none());
-        let hindrance = if is_empty && !only_join { beside::hindrance(config) } else { None };
-        let first = match log.as_ref().filter(|_| !is_empty) {
-            _ if only_join => EntryRequest::Join,
-            Some(log) => EntryRequest::Restart(RestartRequest { log, shards: &durable, layout: &new_layout }),
-            None => hindrance.as_ref().map_or(EntryRequest::Either, |why| {
-                log::warn!(%why, "this member waits for its group to run");
-                EntryRequest::Join
-            }),
-        };
         let links = Some(status.links());
-        let mut entry = match (entry::enter(config, first, &listener, links, on_progress), hindrance) {
-            (Err(JoinError::Bootstrap(cause)), Some(why)) => {
-                log::warn!(%cause, "this member has found no group that runs");
-                return Err(why.into());
-            }
-            (entered, _) => entered?,
-        };
+        let restart = log.as_deref().map(|log| RestartRequest { log, shards: &durable, layout: &new_layout });
+        let mut entry = enter_first(config, only_join, restart, (&listener, links), on_progress)?;
         loop {
             let GroupEntry { mut fabric, start, session, roster } = entry;
             let settings = group_settings(config, &durable);
@@ -141,6 +126,37 @@ impl Node {
             let runner = Runner::new(stack.idle_limits());
             return Ok((Self { stack, runner }, rank));
         }
+    }
+}
+
+/// Enters the group for the first time: a member whose folder has a log by a restart, one whose folder has none with the first members, unless
+/// other folders speak against that.
+fn enter_first(
+    config: &Config,
+    only_join: bool,
+    restart: Option<RestartRequest<'_>>,
+    (listener, links): (&AnyListener, Option<&MemberLinks>),
+    on_progress: &mut (dyn FnMut(BootstrapProgress) + Send),
+) -> Result<GroupEntry, JoinError> {
+    let is_durable = restart.is_some();
+    let restart = restart.filter(|restart| restart.log.found_register().is_some());
+    let is_empty = is_durable && restart.is_none();
+    let hindrance = if is_empty && !only_join { beside::hindrance(config) } else { None };
+    let first = match (restart, &hindrance) {
+        _ if only_join => EntryRequest::Join,
+        (Some(restart), _) => EntryRequest::Restart(restart),
+        (None, None) => EntryRequest::Either,
+        (None, Some(why)) => {
+            log::warn!(%why, "this member waits for its group to run");
+            EntryRequest::Join
+        }
+    };
+    match (entry::enter(config, first, listener, links, on_progress), hindrance) {
+        (Err(JoinError::Bootstrap(cause)), Some(why)) => {
+            log::warn!(%cause, "this member has found no group that runs");
+            Err(why.into())
+        }
+        (entered, _) => entered,
     }
 }
 
