@@ -15,12 +15,14 @@ use crate::recovery::{FramePlace, Recovered};
 use crate::segment::{LogBase, Recycling, SegmentContents, raise};
 use crate::settings::LogSettings;
 
+mod space;
+
 /// The log of one process, without its disk.
 ///
 /// **Law.** Input: [`Self::append`], [`Self::handle_prepared`], [`Self::handle_written`], [`Self::handle_failed`],
-/// [`Self::handle_checkpoint`], in any order. After each of them call [`Self::poll_action`] until it yields nothing, and carry
-/// out what it yields in any order, also at the same time; then [`Self::poll_answer`]. Time has no effect. After a failure
-/// nothing is written and nothing is answered.
+/// [`Self::handle_checkpoint`], [`Self::handle_no_space`], [`Self::try_again`], in any order. After each of them call
+/// [`Self::poll_action`] until it yields nothing, and carry out what it yields in any order, also at the same time; then
+/// [`Self::poll_answer`]. Time has no effect. After a failure nothing is written and nothing is answered.
 #[derive(Debug)]
 pub struct LogCore {
     settings: LogSettings,
@@ -34,6 +36,11 @@ pub struct LogCore {
     prepared: Option<u32>,
     /// The one that was asked for.
     preparing: Option<u32>,
+    /// Why there is none, while the disk has no space for one; and whether it is not to be asked for again yet.
+    shortage: Option<DiskError>,
+    is_put_off: bool,
+    /// It was reported that little is left.
+    is_short: bool,
     /// What the next frame's `chain` is.
     chain: u64,
     /// The last frame that is written, as are all before it: `known_durable < number`.
@@ -66,7 +73,8 @@ pub struct LogCore {
 /// What is to be done.
 #[derive(Debug)]
 pub enum LogAction {
-    /// Make a segment ready for use: [`Storage::prepare`](crate::Storage::prepare), then [`LogCore::handle_prepared`].
+    /// Make a segment ready for use: [`Storage::prepare`](crate::Storage::prepare), then [`LogCore::handle_prepared`], or
+    /// [`LogCore::handle_no_space`] if the disk is full.
     Prepare {
         /// Its number.
         segment: u32,
@@ -107,6 +115,9 @@ pub enum LogAnswer {
     Persisted(u64),
     /// This segment is ready for use: the one before it begins to be filled.
     Prepared(u32),
+    /// The disk has no space for another segment, for this reason, and half a segment is left at most: only what is under way should be appended
+    /// until another segment is ready.
+    NoSpace(DiskError),
     /// The disk has failed: no further record will be persisted in this life.
     Failed(DiskError),
 }
@@ -175,6 +186,9 @@ impl LogCore {
             offset: recovered.offset,
             prepared,
             preparing: None,
+            shortage: None,
+            is_put_off: false,
+            is_short: false,
             chain: recovered.chain,
             known_durable: recovered.last,
             opening,
@@ -238,7 +252,7 @@ impl LogCore {
         if let Some(again) = self.again.take() {
             return Some(LogAction::Write(again));
         }
-        if self.prepared.is_none() && self.preparing.is_none() {
+        if self.prepared.is_none() && self.preparing.is_none() && !self.is_put_off {
             let segment = self.segment + 1;
             self.preparing = Some(segment);
             return Some(LogAction::Prepare { segment, recycle: self.recyclable() });
@@ -280,6 +294,9 @@ impl LogCore {
         let padded = padded_bytes(length - FRAME_HEADER_BYTES, self.settings.block);
         assert!(padded <= u64::from(self.settings.segment_bytes), "a frame fits a segment");
         if self.offset + padded > u64::from(self.settings.segment_bytes) {
+            if let Some(shortage) = self.shortage.clone().filter(|_| self.prepared.is_none()) {
+                self.handle_failed(None, shortage);
+            }
             self.segment = self.prepared.take()?;
             self.offset = 0;
             reach(LogPoint::RolledOver);
@@ -336,6 +353,7 @@ impl LogCore {
     pub fn handle_prepared(&mut self, segment: u32) {
         assert_eq!(self.preparing.take(), Some(segment), "this segment was asked for");
         self.prepared = Some(segment);
+        (self.shortage, self.is_short) = (None, false);
         self.answers.push_back(LogAnswer::Prepared(segment));
     }
 
@@ -369,6 +387,7 @@ impl LogCore {
         if self.persisted > before && self.failure.is_none() {
             self.answers.push_back(LogAnswer::Persisted(self.persisted));
         }
+        self.note_space();
     }
 
     /// Takes note that an action has failed. A write is never tried again [W6]: what the disk has of it is unknown, and after a

@@ -19,6 +19,8 @@ use crate::recovery::Recovered;
 use crate::segment::Recycling;
 use crate::storage::{Storage, StorageError, disk_error};
 
+mod looking;
+
 /// A log that is open for writing. Threads may share it by reference; it waits for what it has taken when it is dropped, unless it is
 /// abandoned.
 ///
@@ -195,6 +197,12 @@ impl<D: Disk + Send + Sync + 'static> DurableLog<D> {
         self.shared.state().core.take_notes()
     }
 
+    /// Returns how many bytes of the segments that are ready are not used, while the disk has no space for another one.
+    #[must_use]
+    pub fn space_left(&self) -> Option<u64> {
+        self.shared.state().core.space_left()
+    }
+
     /// Returns why the log has failed, if it has.
     #[must_use]
     pub fn failure(&self) -> Option<DiskError> {
@@ -300,7 +308,12 @@ impl<D: Disk> Shared<D> {
                         state.tally.bytes += write.bytes.len() as u64;
                         state.core.handle_written(write);
                     }
-                    Err(error) => state.core.handle_failed(Some(write), error),
+                    Err(error) => {
+                        drop(state);
+                        let error = self.with_folder(error);
+                        state = self.state();
+                        state.core.handle_failed(Some(write), error);
+                    }
                 }
                 state = self.report_answers(state);
                 self.news.notify_all();
@@ -309,10 +322,11 @@ impl<D: Disk> Shared<D> {
                 }
                 continue;
             }
-            let is_over = state.core.failure().is_some() || (state.is_closing && state.core.is_settled());
-            if is_over {
-                self.work.notify_all();
-                self.wanted.notify_all();
+            // A log fails here, too: when the last segment is full.
+            let has_failed = state.core.failure().is_some();
+            if has_failed || (state.is_closing && state.core.is_settled()) {
+                drop(self.report_answers(state));
+                [&self.work, &self.wanted, &self.news].into_iter().for_each(Condvar::notify_all);
                 return;
             }
             state = unpoisoned(self.work.wait(state));
@@ -340,10 +354,12 @@ impl<D: Disk> Shared<D> {
             if let Some((segment, recycle)) = state.preparing.take() {
                 drop(state);
                 let outcome = self.storage.prepare(segment, recycle);
+                let outcome = outcome.map_err(|error| self.with_folder(disk_error(error)));
                 state = self.state();
                 match outcome {
                     Ok(()) => state.core.handle_prepared(segment),
-                    Err(error) => state.core.handle_failed(None, disk_error(error)),
+                    Err(error) if is_no_space(&error, segment) => state.core.handle_no_space(error),
+                    Err(error) => state.core.handle_failed(None, error),
                 }
                 state = self.report_answers(state);
                 self.work.notify_all();
@@ -354,35 +370,27 @@ impl<D: Disk> Shared<D> {
             if is_over {
                 return;
             }
-            state = unpoisoned(self.wanted.wait(state));
+            state = match state.core.space_left() {
+                None => unpoisoned(self.wanted.wait(state)),
+                Some(_) => {
+                    // There may be space later, and what a checkpoint covers can be used again.
+                    let mut state = unpoisoned(self.wanted.wait_timeout(state, AGAIN)).0;
+                    state.core.try_again();
+                    self.work.notify_one();
+                    state
+                }
+            };
         }
     }
 }
 
-impl<D: Disk> Shared<D> {
-    /// The thread that looks whether the folder is still there: what is written to a file that no process finds any more is not on the disk.
-    fn look(&self) {
-        let _report = PanicReport(self);
-        let mut state = self.state();
-        while state.core.failure().is_none() && !state.is_closing {
-            state = unpoisoned(self.closing.wait_timeout(state, LOOK_EVERY)).0;
-            if state.is_closing {
-                return;
-            }
-            drop(state);
-            let looked = self.storage.disk().check_folder();
-            state = self.state();
-            if let Err(error) = looked {
-                state.core.handle_failed(None, error);
-                state = self.report_answers(state);
-                [&self.work, &self.wanted, &self.news].into_iter().for_each(Condvar::notify_all);
-            }
-        }
-    }
+/// Whether a segment could not be made since the disk is full, before anything else was changed.
+fn is_no_space(error: &DiskError, segment: u32) -> bool {
+    error.is_full() && error.path.ends_with(&crate::names::new_segment(segment))
 }
 
-/// Between two looks at the folder.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Between two attempts to make a segment on a full disk.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// Ends the log with an error if its thread panics, so that no caller waits for what it does not write any more.
 struct PanicReport<'a, D>(&'a Shared<D>);

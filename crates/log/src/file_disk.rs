@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, flock, statvfs};
 use rustix::io::Errno;
 use squall_fabric::mutex::lock;
 
@@ -246,6 +246,11 @@ impl Disk for FileDisk {
         begin_step: &mut dyn FnMut(u64),
     ) -> Result<(), DiskError> {
         self.files().remove(path);
+        let space =
+            statvfs(&self.root).map_err(|error| self.error("find the space of", "", &error.into()))?;
+        if space.f_bavail.saturating_mul(space.f_frsize) < length {
+            return Err(self.error("find space for", path, &Errno::NOSPC.into()));
+        }
         self.fill(path, length, begin_step).map_err(|error| self.error("write zeros to", path, &error))
     }
 

@@ -395,7 +395,11 @@ impl<D: Disk> Storage<D> {
                 Some(spare) => names::segment(spare),
                 None => {
                     let new = names::new_segment(segment);
-                    self.disk.create(&new, u64::from(self.settings.segment_bytes))?;
+                    if let Err(error) = self.disk.create(&new, u64::from(self.settings.segment_bytes)) {
+                        // What there is of it would take the space of others.
+                        let _ = self.disk.remove(&new);
+                        return Err(error.into());
+                    }
                     new
                 }
             };

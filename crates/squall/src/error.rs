@@ -349,6 +349,12 @@ pub enum SendError {
          send_blocking, which waits"
     )]
     ViewChanging,
+    /// The disk of this member's log is nearly full, so that the subgroup takes no new messages here. What was sent before is delivered.
+    #[error(
+        "the disk of this member's log is nearly full, so that it takes no new messages of durable subgroups: free space on it, and send again; \
+         what is there can be read"
+    )]
+    DiskFull,
     /// This member is not in the subgroup in the current view.
     #[error(
         "this member is not in the subgroup in the current view: send again in a view that includes it, or use \

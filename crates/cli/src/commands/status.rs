@@ -234,6 +234,14 @@ fn print(lines: &[Line], stalls: &[Stall], slow: &[SlowMember]) {
             "{subgroup}: waits for the {cause} of member {rank}, {percent} % of the last second"
         ));
     }
+    for status in lines.iter().filter_map(|line| line.status.as_ref()) {
+        if status.log.is_some_and(|log| log.is_short) {
+            output::line(format!(
+                "member {}: its disk is nearly full, and it takes no new durable messages",
+                status.rank
+            ));
+        }
+    }
     let errors = lines.iter().filter_map(|line| line.error.as_ref());
     errors.for_each(output::note);
 }

@@ -1,15 +1,17 @@
-//! The folder of a log: what other users may do with it, and what becomes of a log whose folder vanishes.
+//! The folder of a log: what other users may do with it, and what becomes of a log whose folder vanishes, or whose disk is full.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::sync::Mutex;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use squall_log::{Disk, DiskCause, DurableLog, FileDisk, LogAnswer, LogPosition};
+use squall_log::{Disk, DiskCause, DurableLog, FileDisk, LogAnswer, LogPosition, TailVerdict};
 
-use crate::{Folder, append, recover, storage};
+use crate::{Folder, SETTINGS, append, recover, storage};
 
 /// Returns whatever the group or others may do something with, in a folder.
 fn open_to_others(folder: &Path) -> Vec<String> {
@@ -86,4 +88,58 @@ fn a_folder_that_vanishes_ends_the_log() {
         assert!(text.contains(&*member.to_string_lossy()) && text.contains("bring it back"), "{text}");
         assert_eq!(log.failure(), Some(error), "{name}");
     }
+}
+
+/// A log on a disk without space for another segment uses those that it has, and says when little is left; it starts on such a disk, and continues
+/// when there is space.
+#[test]
+fn a_log_on_a_full_disk_uses_what_it_has() {
+    let folder = Folder::new("short");
+    fs::create_dir_all(&folder.0).expect("it can be made");
+    let mount = Command::new("mount").args(["-t", "tmpfs", "-o", "size=2m", "tmpfs"]).arg(&folder.0).output();
+    if !mount.is_ok_and(|output| output.status.success()) {
+        eprintln!("THE FULL DISK IS NOT TESTED: this user may not mount a small file system");
+        return;
+    }
+    let outcome = std::panic::catch_unwind(|| {
+        let is_short = Arc::new(AtomicBool::new(false));
+        let reported = Arc::clone(&is_short);
+        let first = storage(&folder.0);
+        let recovered = recover(&first).0;
+        let log = DurableLog::start_reporting(first, recovered, move |answer| {
+            if let LogAnswer::NoSpace(error) = answer {
+                assert!(error.is_full(), "{error}");
+                reported.store(true, Ordering::SeqCst);
+            }
+        });
+        let (log, mut end) = (log.expect("it begins with space"), 0);
+        while !is_short.load(Ordering::SeqCst) {
+            append(&log, end, end + 1);
+            end += 1;
+        }
+        let left = log.space_left().expect("there is no further segment");
+        assert!(left > 0 && left <= u64::from(SETTINGS.segment_bytes) / 2, "{left}");
+        assert_eq!(log.failure(), None);
+        drop(log);
+        let unfinished = fs::read_dir(folder.0.join("log")).expect("it is there");
+        let unfinished =
+            unfinished.filter(|entry| entry.as_ref().is_ok_and(|entry| entry.path().ends_with(".new")));
+        assert_eq!(unfinished.count(), 0, "nothing takes the space of others");
+
+        let again = storage(&folder.0);
+        let (recovered, next) = recover(&again);
+        assert_eq!((recovered.verdict, next), (TailVerdict::Clean, end));
+        let log = DurableLog::start(again, recovered).expect("it starts on a full disk");
+        append(&log, end, end + 5);
+        let larger = Command::new("mount").args(["-o", "remount,size=6m"]).arg(&folder.0).status();
+        assert!(larger.is_ok_and(|status| status.success()));
+        while log.space_left().is_some() {
+            std::thread::yield_now();
+        }
+        append(&log, end + 5, end + 300);
+        assert_eq!(log.failure(), None);
+    });
+    let unmounted = Command::new("umount").arg(&folder.0).status();
+    assert!(unmounted.is_ok_and(|status| status.success()));
+    outcome.expect("it holds on a full disk");
 }

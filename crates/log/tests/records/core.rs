@@ -135,3 +135,70 @@ fn frames_are_noted_when_all_before_are_written() {
         notes.iter().flat_map(|note| note.spans.iter().map(|(_, span)| span.first)).collect();
     assert_eq!(covered, [0, 1]);
 }
+
+/// Without space for another segment the log continues in those that it has, says once when little is left, and fails when that is used.
+#[test]
+fn a_log_without_space_uses_what_it_has() {
+    let full =
+        || DiskError { operation: "write zeros to", path: "log/3".into(), cause: DiskCause::System(28) };
+    let mut core = core();
+    let (mut sequence, mut refused, mut reported) = (0, 0, 0);
+    assert_eq!(core.space_left(), None, "the next one is ready");
+    let failure = loop {
+        append(&mut core, sequence, 900).expect("there is space");
+        sequence += 1;
+        while let Some(action) = core.poll_action() {
+            match action {
+                LogAction::Prepare { segment, .. } => {
+                    assert_eq!(segment, 3);
+                    refused += 1;
+                    core.handle_no_space(full());
+                }
+                LogAction::Write(write) => core.handle_written(write),
+            }
+        }
+        let answers: Vec<LogAnswer> = std::iter::from_fn(|| core.poll_answer()).collect();
+        for answer in &answers {
+            if let LogAnswer::NoSpace(error) = answer {
+                assert_eq!(*error, full());
+                reported += 1;
+                let left = core.space_left().expect("there is no third one");
+                assert!((1..=u64::from(SETTINGS.segment_bytes) / 2).contains(&left), "{left}");
+            }
+        }
+        if let Some(LogAnswer::Failed(error)) = answers.last() {
+            break error.clone();
+        }
+        assert!(sequence < 1000, "it never fails");
+    };
+    assert_eq!((failure, refused, reported), (full(), 1, 1), "it is not asked for again and again");
+    assert!(sequence > 2 * 100, "both segments were used: {sequence} records");
+}
+
+/// What there was no space for is asked for again later, and all is well when it is there.
+#[test]
+fn a_segment_is_asked_for_again() {
+    let full = DiskError { operation: "write zeros to", path: "log/3".into(), cause: DiskCause::System(28) };
+    let mut core = core();
+    let mut sequence = 0;
+    let segment = loop {
+        append(&mut core, sequence, 900).expect("there is space");
+        sequence += 1;
+        match core.poll_action() {
+            Some(LogAction::Prepare { segment, .. }) => break segment,
+            Some(LogAction::Write(write)) => core.handle_written(write),
+            None => {}
+        }
+    };
+    core.handle_no_space(full);
+    while let Some(write) = write(&mut core) {
+        core.handle_written(write);
+    }
+    assert!(core.space_left().is_some());
+    core.try_again();
+    assert!(
+        matches!(core.poll_action(), Some(LogAction::Prepare { segment: again, .. }) if again == segment)
+    );
+    core.handle_prepared(segment);
+    assert_eq!(core.space_left(), None);
+}

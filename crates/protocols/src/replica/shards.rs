@@ -49,7 +49,7 @@ pub fn place(
     view.nodes().into_iter().filter(|node| chosen.contains(node) || others.contains(node)).collect()
 }
 
-/// Returns the members that hold the state of each of so many subgroups in the view with which a group begins again after all its processes
+/// Returns the members that hold the state of each of `subgroups` subgroups in the view with which a group begins again after all its processes
 /// have ended: all members of each, since those of a durable one make the state from their logs \[A13\], and those of the others begin with
 /// the initial one \[A18\].
 #[must_use]

@@ -139,7 +139,7 @@ impl Restarter {
         }
     }
 
-    /// Has this process wait for so many others, as long as for absent members, before it ends a view although all members of that are here:
+    /// Has this process wait for `count` others, as long as for absent members, before it ends a view although all members of that are here:
     /// if the register is an older copy, they know a later view \[T21\].
     pub const fn expect_others(&mut self, count: usize) {
         self.others = count;

@@ -23,7 +23,7 @@ pub struct RestartReport {
     pub is_live: bool,
     /// The number of its present view; none if it knows no view.
     pub view: Option<u64>,
-    /// Tells this view from another one of its number ([`DurableView::mark`](super::DurableView::mark)); 0 if it knows no view.
+    /// Differs between two views of one number ([`DurableView::mark`](super::DurableView::mark)); 0 if it knows no view.
     pub mark: u64,
     /// Whether it asks a group that runs to let it in.
     pub wants_to_join: bool,

@@ -52,7 +52,7 @@
 //! - \[T20\] *Placement.* A shard that moves keeps two of its logs, whole ones first, until others are whole: the layout only adds
 //!   members.
 //! - \[T21\] *One history.* Processes of a group that know two views of one number, or two ends of one view, have no history in common any
-//!   more: a folder was set back to an older copy of itself, and the group has gone on from it. Neither is taken for the later one: a process
+//!   more: a folder was set back to an older copy of itself, and the group has continued from it. Neither is taken for the later one: a process
 //!   that meets the other history goes no further. One that could end its view without any other process waits for the others first.
 //!
 //! # Promises

@@ -34,7 +34,7 @@ impl Bench {
         Self::expecting(register, log, is_damaged, 0)
     }
 
-    /// A process that expects to hear so many others.
+    /// A process that expects to hear `others` others.
     fn expecting(register: Register, log: LogState, is_damaged: bool, others: usize) -> Self {
         let millis = Duration::from_millis;
         let settings = RestartSettings {
@@ -350,7 +350,7 @@ fn no_restart_begins_beside_a_group_that_runs() {
     assert!(bench.lead().is_some(), "the member that was live is silent");
 }
 
-/// \[T21\] Two of three folders are older copies, from which the group has gone on: it is not restarted with the third, nor joined by it.
+/// \[T21\] Two of three folders are older copies, from which the group has continued: it is not restarted with the third, nor joined by it.
 #[test]
 fn a_process_that_meets_another_history_goes_no_further() {
     let present = view(1, &[0, 1, 2]);

@@ -52,7 +52,7 @@ impl DurableView {
         (0..self.members.len()).filter(|rank| other.rank(self.members[*rank]).is_some()).collect()
     }
 
-    /// A number by which this view is told from another one of the same number, which only an older copy of a folder can have led to \[T21\].
+    /// A number by which this view differs from another one of the same number, which only an older copy of a folder can have led to \[T21\].
     #[must_use]
     pub fn mark(&self) -> u64 {
         let members = self.members.iter().map(|node| u64::from(node.0));

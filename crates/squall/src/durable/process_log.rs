@@ -17,14 +17,13 @@ use squall_protocols::group::SubgroupId;
 use squall_protocols::membership::RankSet;
 use squall_protocols::replica::ShardPosition;
 use squall_protocols::restart::{DurableView, LogStart, Register, ViewChain};
-use squall_transports::{Waker, barrier};
+use squall_transports::{Waker, barrier, log};
 
 use super::found::{LogWalk, NO_BASE};
 use super::index::LogIndex;
 use super::register_thread::RegisterThread;
 use super::subgroup_log::SubgroupLog;
-use crate::error::GroupError;
-use crate::error::LogFolderError;
+use crate::error::{GroupError, LogFolderError};
 
 /// The disk of a log: a folder, or in tests a simulated one.
 pub(crate) type SharedDisk = WatchedDisk<Arc<dyn Disk + Send + Sync>>;
@@ -97,6 +96,8 @@ struct LogSignals {
     persisted: AtomicU64,
     has_failed: AtomicBool,
     hangs: AtomicBool,
+    /// The disk is nearly full: only what is under way is still taken.
+    is_short: Arc<AtomicBool>,
     failure: Mutex<Option<AppendError>>,
     /// How many registers are on the disk.
     registers: AtomicU64,
@@ -398,6 +399,11 @@ impl ProcessLog {
         self.log.tally()
     }
 
+    /// Returns whether the disk is nearly full, so that no new message is to be sent; it may be less full again.
+    pub(crate) fn shortage(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.signals.is_short)
+    }
+
     /// Returns whether the log takes and writes nothing more.
     #[inline]
     pub(crate) fn has_failed(&self) -> bool {
@@ -452,7 +458,13 @@ impl LogSignals {
             }
             // Another thread has reported more meanwhile.
             LogAnswer::Persisted(_) => {}
+            LogAnswer::NoSpace(error) => {
+                log::warn!(%error, "the disk of the log is nearly full: this member takes no new messages");
+                self.is_short.store(true, Ordering::Relaxed);
+                return;
+            }
             LogAnswer::Prepared(_) => {
+                self.is_short.store(false, Ordering::Relaxed);
                 // A notification that was not taken yet stands for this segment, too.
                 if let Some(turned) = &*lock(&self.segments) {
                     let _ = turned.try_send(());

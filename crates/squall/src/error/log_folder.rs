@@ -81,10 +81,10 @@ pub enum LogFolderError {
         /// The folder.
         folder: PathBuf,
     },
-    /// Its group has gone on from an older copy of a folder, this one or another.
+    /// Its group has continued from an older copy of a folder, this one or another.
     #[error(
         "the log in {} and that of the process at {other} have different histories of the group, up to view {view} here: one of the two folders, \
-         or those from which its group has gone on, were set back to an older copy. Keep both; `squall recover` says how far each goes. Move the \
+         or those from which its group has continued, were set back to an older copy. Keep both; `squall recover` says how far each goes. Move the \
          folder that is given up away, and start its member with an empty one",
         folder.display()
     )]

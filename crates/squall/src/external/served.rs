@@ -32,7 +32,9 @@ pub(crate) struct ServedSubgroup {
 impl ServedSubgroup {
     /// Returns a sending end for external clients.
     pub(crate) fn make_sender(&self) -> Sender {
-        Sender::new(Arc::clone(&self.slot), self.message_max, self.link.clone())
+        let log = self.durable.as_ref().and_then(|place| place.log.borrow());
+        let is_disk_short = log.map(|log| log.shortage());
+        Sender::new(Arc::clone(&self.slot), self.message_max, self.link.clone(), is_disk_short)
     }
 
     pub(crate) fn lease(&self) -> MutexGuard<'_, SenderLease> {

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::task::Poll;
 
+use squall_fabric::atomics::{AtomicBool, Ordering};
 use squall_fabric::window::{Payload, Reservation, ReserveError, WindowWriter};
 use squall_transports::Waker;
 
@@ -57,6 +58,8 @@ pub struct Sender {
     waker: Waker,
     status: Arc<GroupStatus>,
     clock: MemberClock,
+    /// Whether the disk of this member's log is nearly full; none if the subgroup is not durable.
+    is_disk_short: Option<Arc<AtomicBool>>,
 }
 
 /// A message under construction, in place; dereferences to its bytes, which are zeros at first. Dropping it sends
@@ -168,7 +171,12 @@ impl Drop for SendBurst<'_> {
 }
 
 impl Sender {
-    pub(crate) fn new(slot: Arc<SubgroupSlot>, message_max: usize, link: NodeHandle) -> Self {
+    pub(crate) fn new(
+        slot: Arc<SubgroupSlot>,
+        message_max: usize,
+        link: NodeHandle,
+        is_disk_short: Option<Arc<AtomicBool>>,
+    ) -> Self {
         let NodeHandle { waker, status, clock, .. } = link;
         Self {
             writer: None,
@@ -181,6 +189,7 @@ impl Sender {
             waker,
             status,
             clock,
+            is_disk_short,
         }
     }
 
@@ -197,6 +206,9 @@ impl Sender {
     /// Returns the window to send in, which learns when the next message is sent if it asks for that.
     #[inline]
     fn timed_window(&mut self) -> Result<&mut WindowWriter, SendError> {
+        if self.is_disk_short.as_ref().is_some_and(|is_short| is_short.load(Ordering::Relaxed)) {
+            return Err(SendError::DiskFull);
+        }
         if self.writer.as_ref().is_none_or(WindowWriter::needs_attention) {
             self.attend()?;
         }

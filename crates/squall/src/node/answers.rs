@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::sync::Arc;
 
+use squall_fabric::atomics::Ordering;
 use squall_fabric::{Duration, DurationHistogram, Fabric as _, Instant, NodeId};
 use squall_log::WriteTally;
 use squall_protocols::group::{SubgroupId, ViewChange};
@@ -163,7 +164,7 @@ fn millis(passed: Duration) -> u64 {
 /// Sums up what a log has written.
 fn log_line(log: &ProcessLog) -> LogLine {
     let WriteTally { frames, bytes, .. } = log.tally();
-    LogLine { frames, bytes }
+    LogLine { frames, bytes, is_short: log.shortage().load(Ordering::Relaxed) }
 }
 
 /// Returns what a member answers about the shards.

@@ -121,6 +121,8 @@ pub struct LogLine {
     pub frames: u64,
     /// Their bytes.
     pub bytes: u64,
+    /// Whether the disk is nearly full, so that the member takes no new messages of durable subgroups.
+    pub is_short: bool,
 }
 
 /// The shards in a [`MemberStatus`].

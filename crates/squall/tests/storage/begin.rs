@@ -71,7 +71,7 @@ fn folders(configs: &[Config]) -> Vec<PathBuf> {
     folders
 }
 
-/// Members whose addresses have changed find empty folders: they do not begin anew in silence, and go on when they are told their folders.
+/// Members whose addresses have changed find empty folders: they do not begin anew in silence, and continue when their folders are named.
 #[test]
 fn members_at_other_addresses_do_not_begin_anew() {
     let folder = TestFolder::new("begin-moved");
@@ -97,7 +97,7 @@ fn members_at_other_addresses_do_not_begin_anew() {
             ..with(now, |storage| storage.folder = name(before))
         })
         .collect();
-    assert_eq!(counts(start(&named)), [3; 3], "the group goes on");
+    assert_eq!(counts(start(&named)), [3; 3], "the group continues");
     let anew: Vec<Config> = moved
         .iter()
         .zip(&configs)

@@ -1,5 +1,6 @@
 //! Durable subgroups as applications use them: what is delivered is on the disks of all members (Derecho §2, "durable" mode).
 
+use std::process::Command;
 use std::sync::Arc;
 use std::thread;
 
@@ -7,7 +8,7 @@ use squall_fabric::atomics::{AtomicUsize, Ordering};
 
 use crate::storage::{PATIENCE, TestFolder, wait_until};
 use squall::config::{Config, StorageConfig, SubgroupConfig, Transport};
-use squall::{Deliveries, DeliveryMode, Group, GroupError, MessageOutcome};
+use squall::{Deliveries, DeliveryMode, Group, GroupError, MessageOutcome, SendError};
 use squall_log::{FileDisk, LogSettings, RecordKind, Storage, TailVerdict};
 use squall_protocols::restart::Register;
 
@@ -375,4 +376,62 @@ fn a_member_whose_folder_vanishes_leaves() {
         text.contains(&*own.to_string_lossy()) && text.contains("removed, unmounted or replaced"),
         "{text}"
     );
+}
+
+/// A small file system in memory, which goes with the test.
+struct SmallDisk(std::path::PathBuf);
+
+impl SmallDisk {
+    /// None if this user may not mount it.
+    fn mount(path: &std::path::Path, options: &str) -> Option<Self> {
+        std::fs::create_dir_all(path).expect("it can be made");
+        let mount = Command::new("mount").args(["-t", "tmpfs", "-o", options, "tmpfs"]).arg(path).output();
+        mount.is_ok_and(|output| output.status.success()).then(|| Self(path.into()))
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).status();
+    }
+}
+
+/// A member on a disk without space for another segment refuses new messages in time, starts on such a disk, and has all that was delivered.
+#[test]
+fn a_member_whose_disk_is_nearly_full_refuses_new_messages() {
+    let folder = TestFolder::new("durable-short");
+    let path = folder.0.join("disk");
+    let Some(disk) = SmallDisk::mount(&path, "size=150m") else {
+        return eprintln!("THE FULL DISK IS NOT TESTED: this user may not mount a small file system");
+    };
+    let settings = SubgroupConfig { message_max: 200_000, ..SubgroupConfig::default() };
+    let orders = SubgroupConfig { mode: DeliveryMode::Durable, ..settings };
+    let name = format!("durable-short-{}", std::process::id());
+    let mut config = Config::local(&name, 1).subgroup("orders", orders);
+    config.storage = Some(StorageConfig::new(&path));
+    let join = || Group::builder(config.clone()).on_message("orders", |_| ()).join().expect("it is alone");
+    let mut group = join();
+    let (mut sender, mut sent) = (group.subgroup("orders").unwrap().sender().unwrap(), 0);
+    let error = loop {
+        match sender.send_blocking(200_000, |_| ()) {
+            Ok(()) => sent += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, SendError::DiskFull), "{error}");
+    wait_until("all is delivered", || sender.is_drained());
+    assert!(group.failure().is_none() && sent > (64 << 20) / 200_000);
+    let status = squall::ask_status(&config, &config.listen).expect("it answers");
+    assert!(status.log.is_some_and(|log| log.is_short));
+    drop((sender, group));
+
+    let mut group = join();
+    let orders = group.subgroup("orders").unwrap();
+    assert_eq!(orders.history().unwrap().count(), sent);
+    let mut sender = orders.sender().unwrap();
+    wait_until("it refuses again", || matches!(sender.send_bytes(b"one"), Err(SendError::DiskFull)));
+    let larger = Command::new("mount").args(["-o", "remount,size=300m"]).arg(&path).status();
+    assert!(larger.is_ok_and(|status| status.success()));
+    wait_until("there is space", || sender.send_bytes(b"one").is_ok());
+    drop((sender, group, disk));
 }

@@ -124,7 +124,7 @@ fn run_both<R: Send>(
 }
 
 /// \[A18\] An object in memory beside a durable one begins with nothing when its group begins again, also for clients of before: their sessions
-/// are not those of clients that come later. Its state was lost for ever once.
+/// are not those of clients that come later. It was lost forever once.
 #[test]
 fn an_object_in_memory_begins_with_nothing_beside_a_durable_one() {
     let (_root, configs) = configs(Transport::Tcp, "restart-object-memory");

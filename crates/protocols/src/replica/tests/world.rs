@@ -113,7 +113,7 @@ pub(super) struct ReplicaWorld {
     pub(super) members: BTreeMap<NodeId, WorldMember>,
     views: Vec<(ShardView, Vec<Entry>)>,
     pub(super) in_flight: Vec<SentSnapshot>,
-    /// The view in which the state has begun; and the sessions that were used before it, or whose clients were told that they are open.
+    /// The view in which the state has begun; and the sessions that were used before it, or that were announced to clients as open.
     origin: u64,
     former: BTreeSet<u64>,
     known_sessions: BTreeSet<u64>,

@@ -385,7 +385,7 @@ impl<'a> RestartDriver<'a> {
         };
         let are_enough = standing.present.len() >= standing.needed;
         let advice = match () {
-            // A member that is told to give up the others' logs, while they run, would begin a group beside them.
+            // A member that is advised to give up the others' logs, while they run, would begin a group beside them.
             () if self.failures.values().any(is_heard) => HEARD,
             () if are_enough => DAMAGED,
             () => ABSENT,
