@@ -4,11 +4,11 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use squall_fabric::atomics::{AtomicBool, Ordering};
 use squall_log::{Disk, DiskCause, DurableLog, FileDisk, LogAnswer, LogPosition, TailVerdict};
 
 use crate::{Folder, SETTINGS, append, recover, storage};

@@ -6,7 +6,7 @@ use squall_fabric::NodeId;
 
 use crate::genuine::mutation::{self, GenuineMutation};
 use crate::genuine::{QuorumRule, ShardPlacement};
-use crate::membership::{SenderSegment, View};
+use crate::membership::{RankSet, SenderSegment, View};
 use crate::multicast::{self, DeliveryMode};
 
 /// Identifies a subgroup, or one shard of it, for the life of the group.
@@ -57,6 +57,18 @@ impl<T: Fn(&View) -> (Vec<Placement>, Vec<Unplaced>)> SubgroupLayout for T {
     fn place(&self, view: &View) -> (Vec<Placement>, Vec<Unplaced>) {
         self(view)
     }
+}
+
+/// Returns the members that hold the state of each of `subgroups` subgroups in the view with which a group begins again after all its
+/// processes have ended: all members of each, since those of a durable one make the state from their logs \[A13\], and those of the others begin with
+/// the initial one \[A18\].
+#[must_use]
+pub fn first_holders(view: &View, layout: &dyn SubgroupLayout, subgroups: usize) -> Vec<RankSet> {
+    let mut holders = vec![RankSet::EMPTY; subgroups];
+    for Placement { id, members, .. } in layout.place(view).0 {
+        holders[id.0 as usize] = members.iter().filter_map(|node| view.rank(*node)).collect();
+    }
+    holders
 }
 
 /// Returns where the words of each subgroup, and after these of each shard, are in the rows and in proposals. Subgroups without

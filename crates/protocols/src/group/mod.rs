@@ -59,7 +59,7 @@ mod tests;
 pub use core::{GroupCore, GroupSettings};
 pub use figures::SAMPLE_PERIOD;
 pub use flight::{EVENTS_KEPT, FlightEvent, FlightRecorder, HELD_UP_FROM, STALL_AFTER};
-pub use layout::{Placement, SubgroupId, SubgroupLayout, Unplaced};
+pub use layout::{Placement, SubgroupId, SubgroupLayout, Unplaced, first_holders};
 pub use register::durable_view;
 pub use slow::{ConsumerStandstill, HoldUp, SlowCause};
 pub use stage::{GroupApplication, GroupEnd, SubgroupOutlet};

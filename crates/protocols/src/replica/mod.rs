@@ -112,7 +112,7 @@ pub use position_reader::PositionReader;
 pub use service::Queries;
 pub use sessions::{OPEN_MAX, SessionAnswer, Sessions, SessionsError};
 pub use shard_events::{ShardEvent, ShardEvents};
-pub use shards::{first_holders, members_of_shard, place, shard_of_key};
+pub use shards::{members_of_shard, place, shard_of_key};
 pub use transfer::{ArrivedState, AskForState, StateTransfer, StateTransferSettings};
 pub use under_way::{UnderWay, UpdateOutcome};
 pub use version::{CountedLog, LogPart, TimedPosition, VersionFault, VersionPoint, VersionReplay};

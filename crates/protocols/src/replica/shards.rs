@@ -11,8 +11,7 @@ use std::cmp::Reverse;
 use squall_fabric::NodeId;
 
 use super::mutation;
-use crate::group::{Placement, SubgroupLayout};
-use crate::membership::{RankSet, View};
+use crate::membership::View;
 
 /// Returns the members of a shard among `nodes`, in their order there: `replicas` of them, or all if there are fewer.
 #[must_use]
@@ -49,18 +48,6 @@ pub fn place(
     view.nodes().into_iter().filter(|node| chosen.contains(node) || others.contains(node)).collect()
 }
 
-/// Returns the members that hold the state of each of `subgroups` subgroups in the view with which a group begins again after all its processes
-/// have ended: all members of each, since those of a durable one make the state from their logs \[A13\], and those of the others begin with
-/// the initial one \[A18\].
-#[must_use]
-pub fn first_holders(view: &View, layout: &dyn SubgroupLayout, subgroups: usize) -> Vec<RankSet> {
-    let mut holders = vec![RankSet::EMPTY; subgroups];
-    for Placement { id, members, .. } in layout.place(view).0 {
-        holders[id.0 as usize] = members.iter().filter_map(|node| view.rank(*node)).collect();
-    }
-    holders
-}
-
 fn weight(shard: u32, node: NodeId) -> u64 {
     mix(u64::from(shard) << 32 | u64::from(node.0))
 }
@@ -91,7 +78,7 @@ const fn mix(word: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::membership::Member;
+    use crate::membership::{Member, RankSet};
 
     fn layout(nodes: &[NodeId], shards: u32, replicas: usize) -> Vec<Vec<NodeId>> {
         (0..shards).map(|shard| members_of_shard(shard, replicas, nodes)).collect()

@@ -5,9 +5,8 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use squall_fabric::{Duration, Fabric as _, Instant, NodeId, Shortage};
-use squall_protocols::group::{GroupCore, GroupSettings, SubgroupId};
+use squall_protocols::group::{GroupCore, GroupSettings, SubgroupId, first_holders};
 use squall_protocols::membership::{self, Member, View};
-use squall_protocols::replica;
 use squall_transports::TransportFabric as _;
 use squall_transports::bootstrap::{BootstrapProgress, MemberLinks};
 use squall_transports::log;
@@ -87,7 +86,7 @@ impl Node {
                 }
                 EntryStart::Restarted(mut view) => {
                     let members = view.nodes();
-                    view.holders = replica::first_holders(&view, &*new_layout(), config.subgroups.len());
+                    view.holders = first_holders(&view, &*new_layout(), config.subgroups.len());
                     handles.restart(view.id);
                     (GroupCore::begin(&mut fabric, view, new_layout(), settings, handles), members)
                 }
