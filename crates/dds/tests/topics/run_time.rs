@@ -119,7 +119,7 @@ fn one_of_two_creators_prevails() {
 #[test]
 fn what_does_not_fit_is_an_error() {
     let config = configs(Transport::Shm, "refused", 1, 0).remove(0);
-    let small = SubgroupConfig { message_max: 400, ..SubgroupConfig::default() };
+    let small = SubgroupConfig { message_max: 250, ..SubgroupConfig::default() };
     let config = config.subgroup("dds-topics", small.clone()).subgroup("dds-atomic-0", small);
     let participant = open_domain(&[config], TopicStore::Memory).remove(0);
     let error = participant.topic::<Reading>("missing").unwrap_err();
@@ -142,7 +142,9 @@ fn what_does_not_fit_is_an_error() {
     let refused = Qos { autoenable_created_entities: false, ..Qos::ATOMIC };
     let error = participant.create_topic::<Reading>("refused", refused).unwrap_err();
     assert!(matches!(&error, EntityError::Qos(_)), "{error}");
-    let long = participant.create_topic::<Reading>(&"n".repeat(500), Qos::ATOMIC).unwrap_err();
+    let error = participant.create_topic::<Reading>(&"n".repeat(500), Qos::ATOMIC).unwrap_err();
+    assert!(matches!(&error, EntityError::Name(_)), "{error}");
+    let long = participant.create_topic::<Reading>(&"n".repeat(250), Qos::ATOMIC).unwrap_err();
     assert!(matches!(&long, EntityError::Creation { error: WriteError::TooLong { .. }, .. }), "{long}");
 
     let two = DurabilityService { history: HistoryKind::KeepAll, samples_max: 2 };

@@ -131,7 +131,7 @@ impl MembershipRow {
         let (holds, counts) = (layout.list(states.div_ceil(64)), layout.list(counts));
         let wedged = set(layout.block(each));
         let (echoed, decided, concedes) = (layout.column(), layout.column(), layout.column());
-        let (waits, whole, hindrance) = (layout.column(), layout.column(), layout.column());
+        let (waits, hindrance, whole) = (layout.column(), layout.column(), layout.column());
         let places = if members > ALL_LEADERS { SOME_LEADERS } else { members };
         let proposals = (0..places).map(|_| layout.block(Proposal::words(members, trims, states))).collect();
         let words = layout.words();

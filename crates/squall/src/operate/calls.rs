@@ -1,8 +1,22 @@
 //! What processes that restart send each other, as questions of [`crate::operate::inquiry`] and their answers (Derecho §3.4, "Total failures").
 
 use serde::{Deserialize, Serialize};
+use squall_transports::bootstrap::BootstrapError;
 
 use crate::durable::StoredRecord;
+
+/// Whether a process has answered a call that has failed: it may be a member that this process does not understand.
+pub(crate) const fn is_heard(error: &BootstrapError) -> bool {
+    matches!(
+        error,
+        BootstrapError::SecretRefused { .. }
+            | BootstrapError::OtherVersion { .. }
+            | BootstrapError::OtherUser { .. }
+            | BootstrapError::Refused { .. }
+            | BootstrapError::Denied { .. }
+            | BootstrapError::Protocol { .. }
+    )
+}
 
 /// A process of a group that is down, or a member of one that runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -32,9 +32,8 @@ use squall_transports::bootstrap::BootstrapError;
 use crate::config::{Address, Config};
 use crate::durable::discarder::begin_when_opened;
 use crate::durable::{self, LogIndex};
-use crate::entry::restart::is_heard;
 use crate::error::{GroupError, LogFolderError};
-use crate::operate::calls::{RestartAnswer, RestartCall, RestartProcess};
+use crate::operate::calls::{RestartAnswer, RestartCall, RestartProcess, is_heard};
 use crate::operate::inquiry::{self, MemberStatus, StatusQuestion};
 
 /// What is kept and what is lost if a group continues from the log of one member.

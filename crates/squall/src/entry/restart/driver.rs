@@ -21,7 +21,7 @@ use super::exchange::{Exchange, ExchangeEvent, RESTARTS};
 use super::fetch::{self, Fetched};
 use crate::durable::{LogRange, ProcessLog};
 use crate::error::{JoinError, LogFolderError};
-use crate::operate::calls::{RestartAnswer, RestartCall, RestartProcess};
+use crate::operate::calls::{RestartAnswer, RestartCall, RestartProcess, is_heard};
 use crate::operate::inquiry::{self, StatusQuestion};
 
 /// How a restart ends for a process.
@@ -444,19 +444,6 @@ fn is_usable(address: &Address) -> bool {
         }
         Address::Abstract(_) | Address::Path(_) => true,
     }
-}
-
-/// Whether a process has answered a call that has failed: it may be a member that this process does not understand.
-pub(crate) const fn is_heard(error: &BootstrapError) -> bool {
-    matches!(
-        error,
-        BootstrapError::SecretRefused { .. }
-            | BootstrapError::OtherVersion { .. }
-            | BootstrapError::OtherUser { .. }
-            | BootstrapError::Refused { .. }
-            | BootstrapError::Denied { .. }
-            | BootstrapError::Protocol { .. }
-    )
 }
 
 const HEARD: &str = "Mend that first, and start this member again: its group may run";

@@ -33,7 +33,6 @@ use squall_transports::bootstrap::{
 use squall_transports::log;
 
 pub(crate) use self::base::{BaseFetcher, answer_fetch};
-pub(crate) use self::driver::is_heard;
 use self::driver::{RestartDriver, RestartEnd, refusal};
 use self::exchange::Exchange;
 use crate::durable::ProcessLog;
