@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use squall_harness::lab::{DiskConditions, HostPlan, Lab, LabPlan};
 
-use super::programs::{LOG, NodePlan, client, start_node, start_nodes};
+use super::programs::{LOG, NodePlan, address, client, start_node, start_nodes};
 use super::{Folder, Running, SQUALL, await_that, build, printed};
 
 /// A lab whose hosts have disks; none if this user cannot have them.
@@ -165,9 +165,14 @@ fn a_slow_disk_is_named_by_all_that_look() {
     lab.set_disk(Some(1), DiskConditions { delay: Duration::from_millis(200), ..DiskConditions::default() })
         .unwrap();
     let begun = Instant::now();
+    let slow_host = format!("{}:7400", address(&lab, 1));
     let named = |report: &serde_json::Value| {
+        let mut members = report["members"].as_array().unwrap().iter();
+        let Some(member) = members.find(|member| member["address"] == slow_host.as_str()) else {
+            return false;
+        };
         let slow = &report["slow"][0];
-        slow["subgroup"] == "log" && slow["rank"] == 1 && slow["cause"] == "disk"
+        slow["subgroup"] == "log" && slow["rank"] == member["status"]["rank"] && slow["cause"] == "disk"
     };
     await_that("the slow disk is named", || {
         let (code, report) = status();
