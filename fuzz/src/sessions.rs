@@ -30,7 +30,8 @@ pub fn feed(bytes: &[u8]) {
     let (node, other) = (NodeId(1), NodeId(2));
     let mut replica = Replica::new(node, ReplicaSettings::default());
     let nodes = vec![node, other];
-    let view = ShardView { id: 1, group: nodes.clone(), members: nodes, holders: vec![other] };
+    let view =
+        ShardView { id: 1, group: nodes.clone(), members: nodes, holders: vec![other], is_first: false };
     replica.begin_view(view, || Nothing);
     let position = ShardPosition::start_of(1);
     if let Ok(sessions) = Sessions::decode(bytes) {
