@@ -4,8 +4,9 @@ use super::{LogAnswer, LogCore};
 use crate::disk::DiskError;
 
 impl LogCore {
-    /// Takes note that the disk has no space for the segment that [`LogAction::Prepare`] has asked for. The log continues in the segments that it
-    /// has, and fails when one is needed that is not there. It asks again after [`Self::try_again`].
+    /// Takes note that the disk has no space for the segment that [`LogAction::Prepare`](super::LogAction::Prepare) has asked for. The
+    /// log continues in the segments that it has, and fails when one is needed that is not there. It asks again after
+    /// [`Self::try_again`].
     pub fn handle_no_space(&mut self, error: DiskError) {
         self.preparing = None;
         self.is_put_off = true;
