@@ -2,7 +2,7 @@
 //!
 //! Some systems have a congestion control that paces (BBR) as their default. It spaces out what is sent by a timer of the kernel, and limits
 //! it to the rate that it has measured: good on paths that are long or lose packets, but between processors that share a switch the timer
-//! costs more than the bytes, and bursts that come occasionally are measured too low (half of the rate at 8 KiB, docs/results/hosts-no-faults.md).
+//! costs more than the bytes, and bursts that come occasionally are measured too low (docs/results/hosts-no-faults.md).
 //!
 //! So, if the default of the system paces, a connection begins with one that does not, Reno ([`unpace`]), and has the default back
 //!
