@@ -9,6 +9,8 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use super::roles::ROLE;
 
 /// Runs a test's `body` in a lab; `test` is its path. Says so loudly where the system allows no namespaces.
@@ -132,13 +134,24 @@ impl Host {
     pub(crate) fn expect(&self, wanted: &str) {
         assert_eq!(self.heard(), wanted, "{}", self.name);
     }
+
+    /// The first process of its process namespace, by its number here.
+    fn first_process(&self) -> Option<Pid> {
+        let pid = self.child.id();
+        let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
+        Pid::from_raw(children.trim().parse().ok()?)
+    }
 }
 
 impl Drop for Host {
     fn drop(&mut self) {
         drop(self.input.take());
-        // `unshare --kill-child`: this ends its processes.
-        let _ = self.child.kill();
+        // `unshare` ends after its child, which has then closed its listeners; killed itself, it would end before.
+        if let Some(first) = self.first_process() {
+            let _ = kill_process(first, Signal::KILL);
+        } else {
+            let _ = self.child.kill();
+        }
         let _ = self.child.wait();
     }
 }
