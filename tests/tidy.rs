@@ -8,6 +8,8 @@ mod book;
 mod commands;
 #[path = "tidy/dependencies.rs"]
 mod dependencies;
+#[path = "tidy/formats.rs"]
+mod formats;
 #[path = "tidy/invariants.rs"]
 mod invariants;
 #[path = "tidy/language.rs"]
@@ -49,6 +51,23 @@ fn dependencies_are_those_of_the_figures() {
         let modules = dependencies::figure(&page, module);
         assert_none(&dependencies::faults(&modules, &dependencies::edges_inside(folder, &modules, &files)));
     }
+}
+
+/// A changed format needs a higher version as soon as a release has had the old one.
+#[test]
+fn formats_are_those_of_the_version() {
+    let files = source::tree();
+    let found = formats::snapshot(&files);
+    let path = source::root().join(formats::PATH);
+    if std::env::var_os("UPDATE").is_some() {
+        return std::fs::write(path, found).unwrap();
+    }
+    let noted = text(&files, formats::PATH);
+    let new =
+        |a: &str, b: &str| a.lines().filter(|l| !b.lines().any(|m| m == *l)).map(str::to_owned).collect();
+    let (now, before): (Vec<String>, Vec<String>) = (new(&found, &noted), new(&noted, &found));
+    let advice = "if a release has had the old format, raise `PROTOCOL_VERSION` and record a hello of it; then write the snapshot with UPDATE=1";
+    assert!(found == noted, "{advice}\nbefore:\n{}\nnow:\n{}", before.join("\n"), now.join("\n"));
 }
 
 #[test]

@@ -41,11 +41,11 @@ use crate::bootstrap::Secret;
 /// other.
 ///
 /// A release that changes any of it has a higher version. Its tests keep the recorded hellos of the versions before it
-/// (`session/tests`), so that it refuses them with words.
-pub const PROTOCOL_VERSION: u16 = 5;
+/// (`session/tests`), so that it refuses them with words, and `tests/tidy/formats.txt` what this one sends.
+pub const PROTOCOL_VERSION: u16 = 6;
 
 /// The lowest version that it speaks.
-pub const PROTOCOL_VERSION_LOWEST: u16 = 5;
+pub const PROTOCOL_VERSION_LOWEST: u16 = 6;
 
 const VERSIONS: VersionRange = VersionRange::new(PROTOCOL_VERSION_LOWEST, PROTOCOL_VERSION)
     .expect("the lowest is not above the highest");

@@ -36,12 +36,12 @@ fn another_version_is_refused_with_words() {
     }
 }
 
-/// What members send each other after the proof, as version 5 has it. If this fails because a message has changed that a release has had, raise
+/// What members send each other after the proof, as version 6 has it. If this fails because a message has changed that a release has had, raise
 /// `PROTOCOL_VERSION`, record a hello of the old version in `session/tests/hello.rs`, and write the new bytes here.
 #[test]
 fn messages_keep_their_bytes() {
     let found: Vec<String> = messages().into_iter().map(|(name, bytes)| format!("{name} {bytes}")).collect();
-    assert_eq!((PROTOCOL_VERSION, found.join("\n").as_str()), (5, BYTES.trim()), "{}", found.join("\n"));
+    assert_eq!((PROTOCOL_VERSION, found.join("\n").as_str()), (6, BYTES.trim()), "{}", found.join("\n"));
 }
 
 const BYTES: &str = "

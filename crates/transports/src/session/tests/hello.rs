@@ -19,7 +19,7 @@ fn of_versions(lowest: u16, highest: u16) -> Proof {
 #[test]
 fn the_plain_part_keeps_its_bytes() {
     let (_, hello) = proof("a", "c").initiate(None, KIND);
-    assert_eq!(hello[..12], *b"SQUALL\r\n\x05\x00\x05\x00");
+    assert_eq!(hello[..12], *b"SQUALL\r\n\x06\x00\x06\x00");
     let digest = [46, 125, 44, 3, 169, 80, 122, 226, 101, 236, 245, 181, 53, 104, 133, 165];
     assert_eq!(hello[12..28], digest);
     assert_eq!((hello.len(), HELLO_HEAD_BYTES, ANSWER_BYTES), (28 + 32 + 156 + 16, 12, 11 + 32 + 3 + 16));
@@ -67,10 +67,10 @@ fn ends_whose_ranges_do_not_overlap_name_both() {
 fn a_range_that_is_none_is_refused() {
     let proof = proof("a", "c");
     let (_, mut hello) = proof.initiate(None, KIND);
-    hello[10..12].copy_from_slice(&6u16.to_le_bytes());
+    hello[10..12].copy_from_slice(&(PROTOCOL_VERSION + 1).to_le_bytes());
     let Rejection { error, answer } = proof.respond(None, &hello, &[KIND]).unwrap_err();
-    assert!(matches!(error, ProofError::NoVersions { lowest: 6, highest: 5 }), "{error}");
-    assert_eq!(answer.unwrap()[8..13], [5, 0, 1, 5, 0]);
+    assert!(matches!(error, ProofError::NoVersions { lowest: 7, highest: 6 }), "{error}");
+    assert_eq!(answer.unwrap()[8..13], [6, 0, 1, 6, 0]);
 }
 
 /// A version in the answer that the responder has not chosen is no version, even if the caller speaks it.
@@ -165,7 +165,7 @@ fn an_older_release_is_reported_as_such() {
 
 /// A hello of each version with the proof `("a", "c")` (before version 5 with the purpose `"p"`), as its release sends it; that of
 /// version 5 was made by a program of its own. A release with another version adds its own and keeps those before it.
-const RECORDED_HELLOS: [(u16, &str); 4] = [
+const RECORDED_HELLOS: [(u16, &str); 5] = [
     (
         2,
         concat!(
@@ -201,6 +201,17 @@ const RECORDED_HELLOS: [(u16, &str); 4] = [
             "4048c1f236aa8c858943623562c780e5a007a816943286e22408a6d3054a49dc",
         ),
     ),
+    (
+        6,
+        concat!(
+            "535155414c4c0d0a060006002e7d2c03a9507ae265ecf5b5356885a5ada591080239ba9b22375bf2",
+            "c377dd760a861dead54295260329b52ae8e66e0b043ce898062fe200542426ec341359df3ee6d306",
+            "dd381445802d8fe3fa47a7538a7affd54a3c57edf68dde57142d9229779345b0f01114d4c3290450",
+            "a4ce06322baab0a4c0266f36739d234f4b0a594addd72918b387801ba317e2a1ed795aa0d083c033",
+            "001dcf6f98ca2063fa393967f7b0b72a1b13ca43198ad5f7004d37b1eb0f973b3f6a67a33359d477",
+            "c775da9bf1ccbaeb6a72be83afc61f65b3b0b6aa7d54d46a1bb62b6517781d5a",
+        ),
+    ),
 ];
 
 /// This release accepts what it has sent since it exists, and refuses each version before it by its number.
@@ -213,7 +224,7 @@ fn recorded_hellos_are_accepted_or_refused_by_their_version() {
         let proof = proof("a", "c");
         if version == PROTOCOL_VERSION {
             let (_, answer) = proof.respond(None, hello[..].try_into().unwrap(), &[KIND]).unwrap();
-            assert_eq!(answer[..11], *b"SQUALL\r\n\x05\x00\x00");
+            assert_eq!(answer[..11], *b"SQUALL\r\n\x06\x00\x00");
             continue;
         }
         let Rejection { error, answer } = proof.check_head(hello.first_chunk().unwrap()).unwrap_err();
@@ -234,6 +245,6 @@ fn an_older_responder_is_reported_as_such() {
     let error = proof("a", "c").prove(&mut near, None, KIND).unwrap_err();
     assert!(matches!(error, ProofError::Version { theirs, .. } if theirs == range(4, 4)), "{error}");
     let text =
-        "the other end speaks version 4 of the protocol, but this one version 5: install this end's release";
+        "the other end speaks version 4 of the protocol, but this one version 6: install this end's release";
     assert!(error.to_string().starts_with(text), "{error}");
 }
