@@ -75,9 +75,10 @@ impl GroupJob {
     }
 }
 
+/// What is encrypted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum EncryptionName {
+pub enum EncryptionName {
     /// Nothing
     Off,
     /// What travels by TCP between hosts

@@ -23,3 +23,5 @@ mod operations;
 mod progress;
 pub mod terminal;
 mod text;
+
+pub use control::EncryptionName;

@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 use indicatif::ProgressBar;
 use serde::Serialize;
+use squall_harness::EncryptionName;
 use squall_harness::terminal::{CommandVerdict, PendingNote, bars, output, units};
 
 use crate::copy::compare::compare;
@@ -17,7 +18,7 @@ use crate::copy::send::{self, CopyObserver, CopySource, WantedFile, blocks_lacke
 use crate::copy::source::{self, SourceEntry, SourceTree};
 use crate::copy::target::{CopyTarget, take_places};
 use crate::copy::{
-    BLOCK_BYTES, CopyDigest, CopyEntry, CopyRequest, CopyTransport, PORT, device, random_number, read_secret,
+    BLOCK_BYTES, CopyDigest, CopyEntry, CopyRequest, CopyTransport, CopyTrust, PORT, device, random_number,
 };
 
 /// Copy files and folders to many hosts at once, for little more than the time of one
@@ -42,6 +43,9 @@ pub(crate) struct CopyArguments {
     /// With `--transport verbs`: this host's RDMA device [default: one that fits]
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
+    /// What is encrypted; the wish of the end that wants more counts. Digests are, always
+    #[arg(long, value_enum, default_value = "on")]
+    encryption: EncryptionName,
     /// A file of the same size and time counts as the same, and nothing reads it
     #[arg(long)]
     by_time: bool,
@@ -98,7 +102,7 @@ struct HostOutcome {
 }
 
 pub(crate) fn run(arguments: &CopyArguments) -> Result<CommandVerdict> {
-    let secret = read_secret(&arguments.secret_file)?;
+    let trust = CopyTrust::read(&arguments.secret_file, arguments.encryption.into())?;
     let verbs = device(arguments.device.as_deref());
     if arguments.transport == CopyTransport::Verbs {
         // Before any host takes space for it.
@@ -108,7 +112,7 @@ pub(crate) fn run(arguments: &CopyArguments) -> Result<CommandVerdict> {
     let SourceTree { entries: sources, failures } = source::find(&sources)?;
     let (copy, begun) = (CopyToken(random_number()?), Instant::now());
     let transport = arguments.transport;
-    let means = CopySource { copy, secret: &secret, transport, verbs, silence: arguments.timeout };
+    let means = CopySource { copy, trust: &trust, transport, verbs, silence: arguments.timeout };
     let mut display = Display::new(arguments.quiet || arguments.json);
     for (path, message) in &failures {
         display.on_unread(path, message);

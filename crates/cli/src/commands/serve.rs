@@ -9,12 +9,13 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use clap::Args;
 use serde_json::json;
+use squall_harness::EncryptionName;
 use squall_harness::terminal::{CommandVerdict, output, units};
 
 use crate::copy::connection::silence;
 use crate::copy::folder::Folder;
 use crate::copy::host::CopyHost;
-use crate::copy::{PORT, device, read_secret};
+use crate::copy::{CopyTrust, PORT, device};
 
 /// Receive files that `squall cp` sends, into a folder
 #[derive(Debug, Args)]
@@ -32,6 +33,9 @@ pub(crate) struct ServeArguments {
     /// The file that holds the secret, the same at all hosts, at least 16 bytes
     #[arg(long, value_name = "FILE")]
     secret_file: PathBuf,
+    /// What is encrypted; the wish of the end that wants more counts. Digests are, always
+    #[arg(long, value_enum, default_value = "on")]
+    encryption: EncryptionName,
     /// The RDMA device for copies that come by RDMA [default: one that fits]
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
@@ -49,14 +53,14 @@ pub(crate) struct ServeArguments {
 const EXAMPLES: &str = "One copy at a time is received; others wait in the order in which they came, and their users see for \
 which. A source that is silent for longer than --timeout loses its turn. A file that was not finished stays as \
 .NAME.squall-partial, and the next copy continues from there. Permission bits are kept as far as the umask here allows; set-user-ID and such bits are not. Symbolic links in the folder are never followed, and \
-none is made. TCP between hosts is encrypted; --transport verbs is not. With --once the exit status is 1 if that copy failed.
+none is made. TCP between hosts is encrypted, unless both ends have --encryption off; --transport verbs is not. With --once the exit status is 1 if that copy failed.
 
 Examples:
   squall serve --folder /srv/images --secret-file /etc/squall.secret
   squall serve --listen 192.0.2.7 --folder . --secret-file secret --once";
 
 pub(crate) fn run(arguments: &ServeArguments) -> Result<CommandVerdict> {
-    let secret = read_secret(&arguments.secret_file)?;
+    let trust = CopyTrust::read(&arguments.secret_file, arguments.encryption.into())?;
     let folder = Folder::open(&arguments.folder)?;
     let (host, port) = host_and_port(&arguments.listen, arguments.port);
     let listener =
@@ -64,7 +68,7 @@ pub(crate) fn run(arguments: &ServeArguments) -> Result<CommandVerdict> {
     squall_transports::pacing::unpace(&listener);
     tracing::info!("serving {} at {}", arguments.folder.display(), listener.local_addr()?);
     let verbs = device(arguments.device.as_deref());
-    let entrance = Arc::new(CopyHost::new(secret, verbs, folder, arguments.timeout)?);
+    let entrance = Arc::new(CopyHost::new(trust, verbs, folder, arguments.timeout)?);
     let (sender, ended) = channel();
     std::thread::Builder::new().name("entrance".into()).spawn(move || entrance.run(&listener, &sender))?;
     let mut verdict = CommandVerdict::Good;

@@ -14,12 +14,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use rustix::net::sockopt;
 use serde::{Serialize, de::DeserializeOwned};
-use squall::config::{Secret, quantity};
+use squall::config::quantity;
 use squall_fabric::mutex::lock;
 use squall_harness::lines::write_line;
 use squall_transports::bootstrap::{ProofError, connect_within};
-use squall_transports::session::{CallerKind, ConnectionEnds, PeerStream, Proof, SealedHalf, SessionKeys};
+use squall_transports::session::{CallerKind, ConnectionEnds, PeerStream, SealedHalf, SessionKeys};
 
+use super::CopyTrust;
 use super::deadline::DeadlineStream;
 use super::message::{self, CopyCall};
 
@@ -34,11 +35,11 @@ pub(crate) struct ProvedConnection {
 
 impl ProvedConnection {
     /// Proves the secret as the end that has connected, and says what the connection is.
-    pub(crate) fn call(stream: TcpStream, secret: &Secret, call: &CopyCall) -> Result<Self> {
+    pub(crate) fn call(stream: TcpStream, trust: &CopyTrust, call: &CopyCall) -> Result<Self> {
         let ends = ConnectionEnds::of(&stream)?;
         stream.set_nodelay(true)?;
         let mut stream = DeadlineStream::new(Arc::new(stream), PROOF_TIMEOUT);
-        let session = Proof::new(secret, CLUSTER).prove(&mut stream, Some(ends), CallerKind::Copy)?;
+        let session = trust.proof().prove(&mut stream, Some(ends), CallerKind::Copy)?;
         let mut connection = Self { stream, session };
         connection.say(call)?;
         Ok(connection)
@@ -46,11 +47,11 @@ impl ProvedConnection {
 
     /// Demands the proof of the end that has connected. It, and the message that says what the connection is, which comes next,
     /// must arrive within [`PROOF_TIMEOUT`].
-    pub(crate) fn demand(stream: Arc<TcpStream>, secret: &Secret) -> Result<Self> {
+    pub(crate) fn demand(stream: Arc<TcpStream>, trust: &CopyTrust) -> Result<Self> {
         let ends = ConnectionEnds::of(&stream)?;
         stream.set_nodelay(true)?;
         let mut stream = DeadlineStream::new(stream, PROOF_TIMEOUT);
-        let caller = Proof::new(secret, CLUSTER).demand(&mut stream, Some(ends), &[CallerKind::Copy])?;
+        let caller = trust.proof().demand(&mut stream, Some(ends), &[CallerKind::Copy])?;
         Ok(Self { stream, session: caller.session })
     }
 
@@ -82,7 +83,7 @@ impl ProvedConnection {
         CopyConnection::start(&stream, BufReader::new(reader), writer)
     }
 
-    /// Makes it a link of a session, whose data are encrypted between hosts, and returns what cuts it.
+    /// Makes it a link of a session, whose data are encrypted if either end wants that ([`CopyTrust`]), and returns what cuts it.
     pub(crate) fn into_link(self, silence: Duration) -> Result<(PeerStream, TcpStream)> {
         let stream = self.stream.stream().try_clone()?;
         stream.set_read_timeout(None)?;
@@ -237,10 +238,10 @@ pub(crate) fn silence(text: &str) -> Result<Duration, String> {
 }
 
 /// Connects to the `serve` at a host, proves the secret and says what the connection is.
-pub(crate) fn reach(host: &str, port: u16, secret: &Secret, call: &CopyCall) -> Result<ProvedConnection> {
+pub(crate) fn reach(host: &str, port: u16, trust: &CopyTrust, call: &CopyCall) -> Result<ProvedConnection> {
     let begun = Instant::now();
     loop {
-        match ProvedConnection::call(connect(host, port)?, secret, call) {
+        match ProvedConnection::call(connect(host, port)?, trust, call) {
             // A host to which many strangers connect closes some before they can prove anything.
             Err(error) if is_cut_off(&error) && begun.elapsed() < CONNECT_TIMEOUT => {
                 std::thread::sleep(CONNECT_PAUSE);
@@ -278,7 +279,6 @@ fn connect(host: &str, port: u16) -> Result<TcpStream> {
     }
 }
 
-const CLUSTER: &str = "squall-copy";
 /// For the whole proof, and what the connection is, however slowly the bytes arrive.
 const PROOF_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest message before a connection is used.
@@ -295,3 +295,42 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const CONNECT_PAUSE: Duration = Duration::from_millis(50);
 /// A list of a million files or so.
 const LINE_BYTES_MAX: u64 = 256 << 20;
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, TcpListener};
+
+    use squall::config::{Encryption, Secret};
+
+    use super::*;
+
+    /// A link is encrypted if either end wants that.
+    #[test]
+    fn the_end_that_wants_more_decides_on_encryption() {
+        let secret = || Secret::new(b"at least sixteen bytes").unwrap();
+        let trust = |encryption| CopyTrust { secret: secret(), encryption };
+        for (near, far, is_sealed) in [
+            (Encryption::Off, Encryption::Off, false),
+            (Encryption::Off, Encryption::Always, true),
+            (Encryption::Always, Encryption::Off, true),
+        ] {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+            let (near, far) = (trust(near), trust(far));
+            std::thread::scope(|scope| {
+                let accepted = scope.spawn(|| {
+                    let stream = Arc::new(listener.accept().unwrap().0);
+                    ProvedConnection::demand(stream, &far)
+                        .unwrap()
+                        .into_link(SILENCE_MIN)
+                        .unwrap()
+                        .0
+                        .is_sealed()
+                });
+                let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+                let called = ProvedConnection::call(stream, &near, &CopyCall::Control).unwrap();
+                assert_eq!(called.into_link(SILENCE_MIN).unwrap().0.is_sealed(), is_sealed);
+                assert_eq!(accepted.join().unwrap(), is_sealed);
+            });
+        }
+    }
+}

@@ -15,9 +15,10 @@ use std::time::Duration;
 use anyhow::{Result, anyhow};
 use rustix::process::{Resource, getrlimit};
 use squall::bulk::BulkError;
-use squall::config::{Secret, VerbsSettings};
+use squall::config::VerbsSettings;
 use squall_fabric::mutex::lock;
 
+use super::CopyTrust;
 use super::connection::ProvedConnection;
 use super::folder::Folder;
 use super::links::{self, CopyLink, LinkDesk};
@@ -27,7 +28,7 @@ use super::{CopyConnection, HostId, QueuePosition, random_number, receive};
 
 /// A host that receives copies.
 pub(crate) struct CopyHost {
-    pub(crate) secret: Secret,
+    pub(crate) trust: CopyTrust,
     pub(crate) verbs: VerbsSettings,
     pub(crate) folder: Folder,
     /// After which a source or another host is given up.
@@ -44,14 +45,14 @@ pub(crate) type CopyEnd = (String, Result<usize>);
 
 impl CopyHost {
     pub(crate) fn new(
-        secret: Secret,
+        trust: CopyTrust,
         verbs: VerbsSettings,
         folder: Folder,
         silence: Duration,
     ) -> Result<Self> {
         let unproved = Mutex::new(Unproved { max: unproved_max(), ..Unproved::default() });
         let (id, queue) = (HostId(random_number()?), CopyQueue::default());
-        Ok(Self { secret, verbs, folder, silence, id, queue, links: LinkDesk::default(), unproved })
+        Ok(Self { trust, verbs, folder, silence, id, queue, links: LinkDesk::default(), unproved })
     }
 
     /// Accepts connections forever, each in a thread; copies that have ended are reported to `ended`.
@@ -78,7 +79,7 @@ impl CopyHost {
     /// From the proof to the end of the copy.
     fn attend(&self, number: u64, peer: &str, ended: &Sender<CopyEnd>) {
         let Some(stream) = self.unproved().stream(number) else { return };
-        let proved = ProvedConnection::demand(stream, &self.secret);
+        let proved = ProvedConnection::demand(stream, &self.trust);
         // What has proved the secret needs no place; without one, the connection is closed already.
         if !self.unproved().remove(number) {
             return tracing::debug!("{peer} was refused: too many connections wait for their proof");

@@ -15,6 +15,7 @@ use squall::config::{Address, Config, IdlePolicy, Secret, VerbsSettings};
 use squall_fabric::mutex::lock;
 use squall_transports::session::PeerStream;
 
+use super::CopyTrust;
 use super::connection::{ProvedConnection, is_cut_off, reach};
 use super::host::CopyHost;
 use super::message::{CopyCall, CopyLinkAnswer, CopyLinks, CopyToken};
@@ -113,13 +114,13 @@ pub(crate) fn join(
     line: &CopyConnection,
     begin: &CopyBegin,
     (copy, ticket): (CopyToken, &LinkTicket<'_, CopyLink>),
-    CopyHost { secret, silence, .. }: &CopyHost,
+    CopyHost { trust, silence, .. }: &CopyHost,
 ) -> Result<Vec<(usize, PeerStream)>> {
     let (rank, members, source) = (begin.rank, begin.hosts.len() + 1, Address::of_socket(&line.peer()?));
     let mut called = Vec::new();
     for (other, host) in (1..rank).zip(&begin.hosts) {
         let address = host.parse::<Address>().with_context(|| format!("{host} is no address"))?;
-        match call(&address.as_reached_by(&source), (copy, rank), (secret, *silence)) {
+        match call(&address.as_reached_by(&source), (copy, rank), (trust, *silence)) {
             Ok((link, _)) => called.push((other, link)),
             Err(error) => {
                 let message = format!("{error:#}");
@@ -149,12 +150,12 @@ pub(crate) fn join(
 pub(crate) fn call(
     address: &Address,
     (copy, rank): (CopyToken, usize),
-    (secret, silence): (&Secret, Duration),
+    (trust, silence): (&CopyTrust, Duration),
 ) -> Result<CopyLink> {
     let Address::Tcp { host, port } = address else { bail!("{address} is no address between hosts") };
     let begun = Instant::now();
     loop {
-        let answered = reach(host, *port, secret, &CopyCall::Link { copy, rank })
+        let answered = reach(host, *port, trust, &CopyCall::Link { copy, rank })
             .and_then(|mut connection| Ok((connection.hear()?, connection)));
         match answered {
             Ok((CopyLinkAnswer::Accepted, connection)) => return connection.into_link(silence),

@@ -29,7 +29,8 @@ pub(crate) mod target;
 use anyhow::{Context as _, Result, ensure};
 use clap::builder::PossibleValue;
 use rustix::rand::GetRandomFlags;
-use squall::config::{Secret, VerbsSettings};
+use squall::config::{Encryption, Secret, VerbsSettings};
+use squall_transports::session::Proof;
 
 pub(crate) use connection::CopyConnection;
 pub(crate) use message::{
@@ -70,15 +71,32 @@ pub(crate) fn device(name: Option<&str>) -> VerbsSettings {
     VerbsSettings { device: name.map(Into::into), ..VerbsSettings::default() }
 }
 
-/// Reads the cluster's secret from a file; white space around it does not count.
-pub(crate) fn read_secret(file: &std::path::Path) -> Result<Secret> {
-    if let Some(warning) = squall::config::exposed_secret(file) {
-        tracing::warn!("{warning}");
-    }
-    let text =
-        std::fs::read(file).with_context(|| format!("cannot read the secret in {}", file.display()))?;
-    Ok(Secret::new(text.trim_ascii())?)
+/// What both ends of a connection have to know, and whether this one wants its links encrypted.
+#[derive(Clone, Debug)]
+pub(crate) struct CopyTrust {
+    pub(crate) secret: Secret,
+    encryption: Encryption,
 }
+
+impl CopyTrust {
+    /// Reads the cluster's secret from a file; white space around it does not count.
+    pub(crate) fn read(file: &std::path::Path, encryption: Encryption) -> Result<Self> {
+        if let Some(warning) = squall::config::exposed_secret(file) {
+            tracing::warn!("{warning}");
+        }
+        let text =
+            std::fs::read(file).with_context(|| format!("cannot read the secret in {}", file.display()))?;
+        Ok(Self { secret: Secret::new(text.trim_ascii())?, encryption })
+    }
+
+    /// Returns the proof of this end.
+    fn proof(&self) -> Proof {
+        Proof::new(&self.secret, CLUSTER).with_encryption(self.encryption)
+    }
+}
+
+/// The cluster's name in the proofs of a copy.
+const CLUSTER: &str = "squall-copy";
 
 /// A number that no other process has. Not fuzzed: any bytes are a number.
 pub(crate) fn random_number() -> Result<u128> {

@@ -72,7 +72,7 @@ pub(crate) fn serve(line: &CopyConnection, host: &CopyHost) -> Result<usize> {
     };
     links::check(&begin)?;
     let links = links::join(line, &begin, (request.copy, &ticket), host)?;
-    let config = session_config(begin.hosts.len() + 1, begin.transport, &host.verbs, &host.secret);
+    let config = session_config(begin.hosts.len() + 1, begin.transport, &host.verbs, &host.trust.secret);
     let options = BulkOptions { block_bytes: Some(BLOCK_BYTES), ..BulkOptions::default() };
     let mut session = Session::over(&config, &options, begin.rank, links)?;
     let received = receive_all(&mut session, folder, (&request, &slots), line);

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use squall::bulk::{BulkBuffer, BulkOptions, Session};
-use squall::config::{Address, Secret, VerbsSettings};
+use squall::config::{Address, VerbsSettings};
 
+use super::CopyTrust;
 use super::digest::{digest, digest_of};
 use super::links::{self, session_config};
 use super::message::{CopyLinks, CopyToken};
@@ -30,7 +31,7 @@ pub(crate) trait CopyObserver {
 pub(crate) struct CopySource<'m> {
     /// The name of this copy.
     pub(crate) copy: CopyToken,
-    pub(crate) secret: &'m Secret,
+    pub(crate) trust: &'m CopyTrust,
     pub(crate) transport: CopyTransport,
     pub(crate) verbs: VerbsSettings,
     /// After which a host is given up.
@@ -269,7 +270,7 @@ fn begin(targets: &[CopyTarget], ranks: &[usize], means: &CopySource<'_>) -> Res
     }
     let (mut links, mut failures) = (Vec::with_capacity(ranks.len()), Vec::new());
     for (rank, host) in (1..).zip(&hosts) {
-        links.push((rank, links::call(host, (means.copy, 0), (means.secret, means.silence))));
+        links.push((rank, links::call(host, (means.copy, 0), (means.trust, means.silence))));
     }
     // All reports are read: a host that has given up, since it does not reach another one, also refuses this one.
     for ((line, name), (_, link)) in lines.iter().zip(&names).zip(&links) {
@@ -292,7 +293,7 @@ fn begin(targets: &[CopyTarget], ranks: &[usize], means: &CopySource<'_>) -> Res
     for (line, name) in lines.iter().zip(&names) {
         line.write(&()).with_context(|| lost(name))?;
     }
-    let config = session_config(ranks.len() + 1, means.transport, &means.verbs, means.secret);
+    let config = session_config(ranks.len() + 1, means.transport, &means.verbs, &means.trust.secret);
     let options = BulkOptions { block_bytes: Some(BLOCK_BYTES), ..BulkOptions::default() };
     let mut streams = Vec::with_capacity(links.len());
     for ((rank, link), line) in links.into_iter().zip(&lines) {

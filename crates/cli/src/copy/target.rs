@@ -1,7 +1,6 @@
 //! A host as the source sees it, until the session begins.
 
 use anyhow::{Result, bail};
-use squall::config::Secret;
 
 use super::connection::reach;
 use super::message::CopyCall;
@@ -150,8 +149,8 @@ pub(crate) fn take_places(targets: &mut [CopyTarget], on_waiting: &mut dyn FnMut
 
 /// Connects, proves the secret and reads the number of the host.
 fn prove(host: &str, port: u16, source: &CopySource<'_>) -> Result<(CopyConnection, HostId)> {
-    let secret: &Secret = source.secret;
-    let line = reach(host, port, secret, &CopyCall::Control)?.into_line(source.silence)?;
+    let trust = source.trust;
+    let line = reach(host, port, trust, &CopyCall::Control)?.into_line(source.silence)?;
     let id = line.read()?;
     Ok((line, id))
 }
