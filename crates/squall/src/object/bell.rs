@@ -32,12 +32,22 @@ impl Bell {
 
     /// Wakes the worker: there is a new job, or there will be no more.
     pub(super) fn ring(&self) {
+        self.count();
+        self.wake();
+        self.rings.notify_one();
+    }
+
+    /// Counts a job, before the worker is woken.
+    pub(super) fn count(&self) {
         // SYNC: pairs with the load before the worker waits.
         self.jobs.fetch_add(1, Ordering::Release);
+    }
+
+    /// Ends the worker's wait for answers, if it has a connection.
+    pub(super) fn wake(&self) {
         if let Some(waker) = &*self.waker() {
             waker.wake();
         }
-        self.rings.notify_one();
     }
 
     fn waker(&self) -> MutexGuard<'_, Option<Waker>> {

@@ -135,7 +135,7 @@ impl<T: Replicated> Client<T> {
         })
     }
 
-    /// Calls `on_event` when this client connects to a member or loses it, on the threads that converse with members. It replaces the
+    /// Calls `on_event` when this client connects to a member or loses it, on the threads that converse with members, or wait for a reply. It replaces the
     /// function that was given before. The client connects to another member by itself, and updates are not lost.
     pub fn on_event(&self, on_event: impl Fn(ClientEvent) + Send + Sync + 'static) {
         self.remote.directory().set_on_event(Arc::new(on_event));
@@ -176,8 +176,7 @@ impl<T: Replicated> Client<T> {
             return Err(ObjectError::TooLong { bytes: bytes.len(), bytes_max: self.update_bytes_max });
         }
         let (pending, completion) = pending::pair(self.is_durable);
-        self.remote.push(RemoteJob::update::<T>(self.shard(key), bytes, completion));
-        Ok(pending)
+        Ok(pending.got_by(self.remote.push(RemoteJob::update::<T>(self.shard(key), bytes, completion))))
     }
 
     /// Queries the object in `key`'s shard at one of its members. The answer reflects what that member has applied, which
@@ -187,8 +186,12 @@ impl<T: Replicated> Client<T> {
     /// [`ObjectError::Form`] if the query cannot be serialised.
     pub fn query(&self, key: &[u8], query: &T::Query) -> Result<Pending<T::Reply>, ObjectError> {
         let (pending, completion) = pending::pair(self.is_durable);
-        self.remote.push(RemoteJob::query::<T>(self.shard(key), None, wire::encode(query)?, completion));
-        Ok(pending)
+        Ok(pending.got_by(self.remote.push(RemoteJob::query::<T>(
+            self.shard(key),
+            None,
+            wire::encode(query)?,
+            completion,
+        ))))
     }
 
     /// Queries the latest state of the object in `key`'s shard: the answer reflects every update that was
@@ -203,7 +206,6 @@ impl<T: Replicated> Client<T> {
             return Err(ObjectError::TooLong { bytes: bytes.len(), bytes_max: self.update_bytes_max });
         }
         let (pending, completion) = pending::pair(self.is_durable);
-        self.remote.push(RemoteJob::query_latest::<T>(self.shard(key), bytes, completion));
-        Ok(pending)
+        Ok(pending.got_by(self.remote.push(RemoteJob::query_latest::<T>(self.shard(key), bytes, completion))))
     }
 }

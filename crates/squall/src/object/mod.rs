@@ -73,6 +73,7 @@ mod pending;
 mod recovery;
 mod remote;
 mod remote_job;
+mod remote_worker;
 mod service;
 mod shard;
 pub mod sharded;
@@ -261,7 +262,8 @@ impl<T: Replicated> Object<T> {
                     UpdateSource::Query => RemoteJob::query_latest::<T>(shard, bytes, completion),
                     _ => RemoteJob::update::<T>(shard, bytes, completion),
                 };
-                self.remote.push(job.holding(self.shards[shard].note_elsewhere()));
+                let job = job.holding(self.shards[shard].note_elsewhere());
+                return Ok(pending.got_by(self.remote.push(job)));
             }
             Err((RefusedUpdate::Error(error), _)) => return Err(error),
         }
@@ -293,8 +295,7 @@ impl<T: Replicated> Object<T> {
             return Ok(Pending::ready(reply, self.is_durable(shard)));
         }
         let (pending, completion) = pending::pair(self.is_durable(shard));
-        self.remote.push(RemoteJob::query::<T>(shard, None, bytes, completion));
-        Ok(pending)
+        Ok(pending.got_by(self.remote.push(RemoteJob::query::<T>(shard, None, bytes, completion))))
     }
 
     /// Queries the latest state of the object in `key`'s shard: the answer reflects every update that was
@@ -321,8 +322,7 @@ impl<T: Replicated> Object<T> {
     ) -> Result<Pending<T::Reply>, ObjectError> {
         let bytes = wire::encode(query)?;
         let (pending, completion) = pending::pair(self.is_durable(shard));
-        self.remote.push(RemoteJob::query::<T>(shard, Some(node), bytes, completion));
-        Ok(pending)
+        Ok(pending.got_by(self.remote.push(RemoteJob::query::<T>(shard, Some(node), bytes, completion))))
     }
 
     /// Returns whether this member is in the shard and has its state.

@@ -8,6 +8,7 @@ use std::task::{Context, Poll, Waker};
 use squall_fabric::mutex::lock;
 
 use super::ObjectError;
+use super::remote_worker::WorkerLease;
 use crate::wait::block_on;
 
 /// A reply that has not arrived yet: wait for it, or await it on any executor. Dropping it does not undo the request.
@@ -43,6 +44,8 @@ pub struct Pending<R> {
     slot: Arc<Slot<R>>,
     /// Whether the shard is in a durable subgroup, so that what is delivered there is on the disks \[T2\].
     is_durable: bool,
+    /// The worker that gets the reply from another process, which whoever waits may run.
+    lease: Option<Arc<WorkerLease>>,
 }
 
 /// The other end, which completes the reply. If it is dropped unused, the reply is [`ObjectError::Stopped`].
@@ -75,7 +78,7 @@ impl<R> Slot<R> {
 /// Returns both ends of a reply of a shard, which is in a durable subgroup or not.
 pub(super) fn pair<R>(is_durable: bool) -> (Pending<R>, ReplySender<R>) {
     let slot = Slot::new(None);
-    (Pending { slot: Arc::clone(&slot), is_durable }, ReplySender { slot: Some(slot) })
+    (Pending { slot: Arc::clone(&slot), is_durable, lease: None }, ReplySender { slot: Some(slot) })
 }
 
 impl<R> ReplySender<R> {
@@ -103,7 +106,12 @@ impl<R> Drop for ReplySender<R> {
 
 impl<R> Pending<R> {
     pub(super) fn ready(result: Result<R, ObjectError>, is_durable: bool) -> Self {
-        Self { slot: Slot::new(Some(result)), is_durable }
+        Self { slot: Slot::new(Some(result)), is_durable, lease: None }
+    }
+
+    /// Returns the same reply, which this worker gets.
+    pub(super) fn got_by(self, lease: Arc<WorkerLease>) -> Self {
+        Self { lease: Some(lease), ..self }
     }
 
     /// Asks that the reply also say that the update is on disks: when it arrives, the update is on the disks of all
@@ -133,6 +141,9 @@ impl<R> Pending<R> {
     /// # Errors
     /// [`ObjectError`], with what to do next.
     pub fn wait(self) -> Result<R, ObjectError> {
+        if let Some(lease) = &self.lease {
+            lease.drive(|| self.slot.state().result.is_some());
+        }
         block_on(self)
     }
 
@@ -142,6 +153,9 @@ impl<R> Pending<R> {
     /// `self`, if the reply has not arrived yet.
     pub fn try_wait(self) -> Result<Result<R, ObjectError>, Self> {
         let result = self.slot.state().result.take();
+        if let (None, Some(lease)) = (&result, &self.lease) {
+            lease.leave();
+        }
         result.ok_or(self)
     }
 }
@@ -155,6 +169,10 @@ impl<R> Future for Pending<R> {
             return Poll::Ready(result);
         }
         state.waker = Some(context.waker().clone());
+        drop(state);
+        if let Some(lease) = &self.lease {
+            lease.leave();
+        }
         Poll::Pending
     }
 }

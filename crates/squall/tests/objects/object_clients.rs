@@ -147,3 +147,38 @@ fn a_watcher_sees_the_latest_state_and_the_end() {
     let end = watching.join().unwrap();
     assert!(end.contains("left the group"), "{end}");
 }
+
+/// A caller that waits for its reply fetches it itself; one that does something else has it fetched at once, not when it would have been
+/// waited for.
+#[test]
+fn replies_come_however_they_are_awaited() {
+    const ROUNDS: u64 = 400;
+    let (_group, _object) = join("awaited", 0);
+    let client = Client::<Sum>::connect(&config("awaited", 0), "sum").expect("the member answers");
+    let update = || client.update(b"", &1).expect("it is short");
+    let begun = std::time::Instant::now();
+    for round in 0..ROUNDS {
+        assert_eq!(update().wait().expect("it is applied"), 5 * round + 1);
+        assert_eq!(futures_executor::block_on(update()).expect("it is applied"), 5 * round + 2);
+        assert_eq!(update().wait().expect("it is applied"), 5 * round + 3);
+        let mut pending = update();
+        let reply = loop {
+            match pending.try_wait() {
+                Ok(reply) => break reply,
+                Err(not_yet) => pending = not_yet,
+            }
+            thread::yield_now();
+        };
+        assert_eq!(reply.expect("it is applied"), 5 * round + 4);
+        // It counts, although nothing takes the reply.
+        drop(update());
+    }
+    let taken = begun.elapsed();
+    assert!(taken < Duration::from_secs(2), "{ROUNDS} rounds took {taken:?}");
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| (0..ROUNDS).for_each(|_| assert!(update().wait().is_ok())));
+        }
+    });
+    assert_eq!(client.query_latest(b"", &()).unwrap().wait().unwrap(), 9 * ROUNDS);
+}
