@@ -43,8 +43,8 @@ pub struct Joiner<A, E> {
     removals: u32,
     /// Permanent errors by contact, reported by processes that have proved the secret.
     hopeless: BTreeMap<A, E>,
-    /// The latest error from a process that has not proved the secret.
-    unproved: Option<E>,
+    /// Errors by contact, of those where a process listens that has not proved the secret.
+    unproved: BTreeMap<A, E>,
     /// The latest failure.
     cause: String,
 }
@@ -103,14 +103,14 @@ impl<A: Clone + Ord, E> Joiner<A, E> {
             patience: Backoff::new(settings.patience_min, patience_max),
             removals: 0,
             hopeless,
-            unproved: None,
+            unproved: BTreeMap::new(),
             cause,
         }
     }
 
     /// Takes the error that explains the failure, if the driver has handed one in.
     pub fn take_error(&mut self) -> Option<E> {
-        self.hopeless.pop_first().map(|(_, error)| error).or_else(|| self.unproved.take())
+        self.hopeless.pop_first().or_else(|| self.unproved.pop_first()).map(|(_, error)| error)
     }
 
     /// Returns the next action; `None` to wait until [`Joiner::next_deadline`], or for the result of the last action.
@@ -201,7 +201,7 @@ impl<A: Clone + Ord, E> Joiner<A, E> {
     /// Handles the answer of a contact.
     pub fn handle_answer(&mut self, now: Instant, answer: JoinAnswer<A>) {
         let State::Asking(contact) = self.state.clone() else { return };
-        self.unproved = None;
+        self.unproved.remove(&contact);
         self.hopeless.remove(&contact);
         match answer {
             JoinAnswer::Admit(admitted) => self.on_admitted(now, admitted),
@@ -278,21 +278,25 @@ impl<A: Clone + Ord, E> Joiner<A, E> {
     where
         E: ToString,
     {
-        match failure {
-            CallFailure::Unheard(cause) | CallFailure::Again(cause) => self.ask_next(now, cause),
+        self.unproved.remove(&contact);
+        let cause = match failure {
+            CallFailure::Unheard(cause) | CallFailure::Again(cause) => cause,
             CallFailure::Unproved(error) => {
                 let cause = error.to_string();
-                self.unproved = Some(error);
-                self.ask_next(now, cause);
+                self.unproved.insert(contact, error);
+                cause
             }
             CallFailure::Never(error) => {
                 let cause = error.to_string();
                 self.hopeless.insert(contact, error);
-                match self.contacts.iter().all(|contact| self.hopeless.contains_key(contact)) {
-                    true => self.enter(State::Ending(JoinFailure::Hopeless(cause))),
-                    false => self.ask_next(now, cause),
-                }
+                cause
             }
+        };
+        // No contact is left by which this process could be admitted.
+        let refuses = |contact| self.hopeless.contains_key(contact) || self.unproved.contains_key(contact);
+        match self.contacts.iter().all(refuses) {
+            true => self.enter(State::Ending(JoinFailure::Hopeless(cause))),
+            false => self.ask_next(now, cause),
         }
     }
 

@@ -133,7 +133,7 @@ pub enum AssemblyProgress<A> {
         /// Its address.
         contact: A,
     },
-    /// A contact has not accepted this process yet.
+    /// A contact has not accepted this process yet, or is not there. A process that gathers reports this, too.
     Calling {
         /// The contact.
         contact: A,
@@ -180,11 +180,17 @@ pub enum AssemblyFailure<A> {
     Incomplete {
         /// The number of gathered processes, the coordinator included.
         joined: u32,
+        /// The contacts that are not among them, each with what has come of the last call to it; none if this process follows another.
+        missing: Vec<(A, String)>,
+        /// The contact that this process follows.
+        coordinator: Option<A>,
     },
     /// The planned number of processes has been gathered, but too few of them are contacts.
     NoQuorum {
         /// The number of contacts among them.
         present: u32,
+        /// The other contacts, each with what has come of the last call to it.
+        missing: Vec<(A, String)>,
     },
     /// These members did not report in time.
     Unready(Vec<(NodeId, A)>),

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use squall_fabric::{Backoff, Duration, Instant, NodeId};
+use squall_fabric::{Backoff, Duration, Instant, NodeId, Reminders};
 
 use super::action::{AssemblyAction, AssemblyFailure, AssemblyProgress, AssemblySettings, VisitorId};
 use super::contacts::ContactList;
@@ -58,10 +58,14 @@ pub struct Assembler<A, E> {
     patience: Backoff<Duration>,
     /// Permanent errors by contact, reported by processes that have proved the secret.
     hopeless: BTreeMap<A, E>,
-    /// The latest error from a process that has not proved the secret.
-    unproved: Option<E>,
+    /// Errors by contact, of those where a process listens that has not proved the secret.
+    unproved: BTreeMap<A, E>,
     /// The latest failure of a call.
     cause: String,
+    /// Why each contact has not accepted this process, or not joined it, the last time it was asked.
+    obstacles: BTreeMap<A, String>,
+    /// Which obstacles are reported.
+    reminders: Reminders<(A, String)>,
 }
 
 /// The role of a process.
@@ -115,8 +119,10 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
             next_contact: None,
             hops: 0,
             hopeless: BTreeMap::new(),
-            unproved: None,
+            unproved: BTreeMap::new(),
             cause: String::new(),
+            obstacles: BTreeMap::new(),
+            reminders: Reminders::default(),
         };
         assembler.introduce(now);
         assembler
@@ -137,7 +143,7 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
 
     /// Takes the error that explains the failure, if the driver has handed one in.
     pub fn take_error(&mut self) -> Option<E> {
-        self.hopeless.pop_first().map(|(_, error)| error).or_else(|| self.unproved.take())
+        self.hopeless.pop_first().or_else(|| self.unproved.pop_first()).map(|(_, error)| error)
     }
 
     /// Returns whether this process gathers others.
@@ -199,10 +205,20 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
         let failure = match &self.role {
             AssemblerRole::Introducing(_) => return self.end_unready(),
             AssemblerRole::Bound(binding) => binding.late(),
-            AssemblerRole::Following(_) => AssemblyFailure::Incomplete { joined: self.joined },
+            AssemblerRole::Following(following) => AssemblyFailure::Incomplete {
+                joined: self.joined,
+                missing: Vec::new(),
+                coordinator: Some(following.at.clone()),
+            },
             AssemblerRole::Open | AssemblerRole::Over => match self.gathers() {
-                true if self.is_full() => AssemblyFailure::NoQuorum { present: self.contacts_here() },
-                true => AssemblyFailure::Incomplete { joined: self.count() },
+                true if self.is_full() => {
+                    AssemblyFailure::NoQuorum { present: self.contacts_here(), missing: self.missing() }
+                }
+                true => AssemblyFailure::Incomplete {
+                    joined: self.count(),
+                    missing: self.missing(),
+                    coordinator: None,
+                },
                 false => AssemblyFailure::Unreachable(self.cause.clone()),
             },
         };
@@ -235,7 +251,7 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
     /// Handles the answer of a contact to the claim.
     pub fn handle_answer(&mut self, now: Instant, answer: AssemblyAnswer<A>) {
         let Some(AssemblerCall::Ask(contact)) = self.call.take() else { return };
-        self.unproved = None;
+        self.unproved.remove(&contact);
         self.hopeless.remove(&contact);
         if self.role != AssemblerRole::Open {
             return self.actions.push_back(AssemblyAction::Discard);
@@ -255,8 +271,8 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
                 self.hops += 1;
                 self.ask_soon(now, other);
             }
-            AssemblyAnswer::Redirect(_) => self.ask_next(now, contact, "it follows another contact".into()),
-            AssemblyAnswer::Later(reason) => self.ask_next(now, contact, reason),
+            AssemblyAnswer::Redirect(_) => self.on_unaccepted(now, contact, "it follows another contact".into()),
+            AssemblyAnswer::Later(reason) => self.on_unaccepted(now, contact, reason),
             AssemblyAnswer::Refused(_) => {
                 unreachable!("the driver hands in a refusal with handle_failure")
             }
@@ -277,32 +293,56 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
     }
 
     fn on_contact_failed(&mut self, now: Instant, contact: A, failure: CallFailure<E>) {
+        self.unproved.remove(&contact);
         let cause = match failure {
             CallFailure::Unheard(cause) | CallFailure::Again(cause) => cause,
             CallFailure::Unproved(error) => {
                 let cause = error.to_string();
-                self.unproved = Some(error);
+                self.unproved.insert(contact.clone(), error);
                 cause
             }
             CallFailure::Never(error) => {
                 let cause = error.to_string();
                 self.hopeless.insert(contact.clone(), error);
-                if self.contacts.others().all(|other| self.hopeless.contains_key(other)) {
-                    return self.give_up(AssemblyFailure::Hopeless(cause));
-                }
                 cause
             }
         };
-        self.ask_next(now, contact, cause);
+        if self.is_refused() {
+            return self.give_up(AssemblyFailure::Hopeless(cause));
+        }
+        self.report_obstacle(now, contact.clone(), cause);
+        self.ask_next(now);
+    }
+
+    /// Returns whether all other contacts refuse this process. What a process says that has not proved the secret counts only if this
+    /// process has gathered none, and if those that refuse it could begin without it: then it is the one that is wrong, and a stranger
+    /// at one address does not end the first contact of two.
+    fn is_refused(&self) -> bool {
+        let is_final = |contact| self.hopeless.contains_key(contact);
+        if self.contacts.others().all(is_final) {
+            return true;
+        }
+        let places: Vec<usize> =
+            (0..self.contacts.all().len()).filter(|place| Some(*place) != self.contacts.own()).collect();
+        self.followers.is_empty()
+            && self.contacts.is_quorum(&places, self.settings.members)
+            && self.contacts.others().all(|contact| is_final(contact) || self.unproved.contains_key(contact))
+    }
+
+    /// Handles that a contact answers, and has not accepted this process.
+    fn on_unaccepted(&mut self, now: Instant, contact: A, reason: String) {
+        // A process that gathers waits for contacts after it on the list to ask it, and they do so at once.
+        let place = self.contacts.all().iter().position(|one| *one == contact);
+        match self.gathers() && place > self.contacts.own() {
+            true => drop(self.obstacles.insert(contact.clone(), reason)),
+            false => self.report_obstacle(now, contact.clone(), reason),
+        }
+        self.ask_next(now);
     }
 
     /// Continues with the next contact: at once, or after a pause once all have been asked.
-    fn ask_next(&mut self, now: Instant, contact: A, cause: String) {
+    fn ask_next(&mut self, now: Instant) {
         self.hops = 0;
-        // A process that gathers does not depend on the other contacts.
-        if !self.gathers() {
-            self.report_obstacle(contact, cause);
-        }
         self.ask_at = now;
         if self.asked >= self.contacts.others().count() {
             self.asked = 0;
@@ -311,12 +351,22 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
         }
     }
 
-    /// Reports an obstacle, unless it is the one reported last.
-    pub(super) fn report_obstacle(&mut self, contact: A, cause: String) {
-        if cause != self.cause {
-            self.cause.clone_from(&cause);
+    /// Reports an obstacle at once, and then seldom.
+    pub(super) fn report_obstacle(&mut self, now: Instant, contact: A, cause: String) {
+        self.cause.clone_from(&cause);
+        self.obstacles.insert(contact.clone(), cause.clone());
+        let since_origin = now.since(Instant::default());
+        if self.reminders.note((contact.clone(), cause.clone()), since_origin).is_some() {
             self.actions.push_back(AssemblyAction::Progress(AssemblyProgress::Calling { contact, cause }));
         }
+    }
+
+    /// Returns the contacts that are not here, each with what has come of the last call to it.
+    fn missing(&self) -> Vec<(A, String)> {
+        let is_here = |place: usize| self.places().contains(&place);
+        let missing = self.contacts.all().iter().enumerate().filter(|(place, _)| !is_here(*place));
+        let cause = |contact| self.obstacles.get(contact).map_or(NOT_ASKED, String::as_str).to_owned();
+        missing.map(|(_, contact)| (contact.clone(), cause(contact))).collect()
     }
 
     /// Asks this contact before any other.
@@ -345,3 +395,4 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
 const HOPS_MAX: u32 = 4;
 /// The time limit of a call to a contact, in handshakes: the contact may serve other processes first.
 const PATIENCE: u32 = 5;
+const NOT_ASKED: &str = "it has not been asked yet";

@@ -50,7 +50,7 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
         u32::try_from(self.places().len()).expect("as many as processes at most")
     }
 
-    fn places(&self) -> Vec<usize> {
+    pub(super) fn places(&self) -> Vec<usize> {
         self.followers.values().filter_map(|follower| follower.contact).chain(self.contacts.own()).collect()
     }
 

@@ -286,7 +286,7 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
         }
         binding.link_at = now + pause;
         let contact = binding.roster.address(node).clone();
-        self.report_obstacle(contact, failure.into_cause());
+        self.report_obstacle(now, contact, failure.into_cause());
     }
 
     /// Handles the request for a link by a member that has proved the secret.

@@ -120,3 +120,54 @@ fn a_refusal_by_all_contacts_ends_a_process() {
     assert!(gives_up(&mut core));
     assert_eq!(core.take_error().as_deref(), Some("other subgroups"));
 }
+
+fn unproved(core: &mut Core) -> bool {
+    assert!(matches!(actions(core)[..], [.., AssemblyAction::Ask { .. }]));
+    core.handle_failure(start(), CallFailure::Unproved("another secret".into()));
+    matches!(core.actions.back(), Some(AssemblyAction::GiveUp(AssemblyFailure::Hopeless(_))))
+}
+
+/// A process whose proof all contacts refuse ends at once. The first contact of two stays: the other one may be wrong.
+#[test]
+fn a_process_that_all_contacts_refuse_without_a_proof_ends() {
+    let mut outside = process('x', 3, &['a', 'b']);
+    assert!(!unproved(&mut outside));
+    assert!(unproved(&mut outside));
+    assert_eq!(outside.take_error().as_deref(), Some("another secret"));
+    assert!(unproved(&mut process('b', 3, &['a', 'b'])));
+    assert!(!unproved(&mut process('a', 3, &['a', 'b'])));
+}
+
+/// One process that gathers others is not ended by what strangers say.
+#[test]
+fn a_process_that_has_gathered_another_stays() {
+    let mut core = process('b', 3, &['a', 'b']);
+    core.handle_claim(start(), VisitorId(0), claim('x', 3));
+    assert!(!unproved(&mut core));
+}
+
+/// A contact says which others are missing and why: at once, then seldom, and when it gives up.
+#[test]
+fn a_contact_names_the_others_that_are_missing() {
+    let mut core = process('b', 3, &['a', 'b', 'c']);
+    let (mut now, mut reported) = (start(), Vec::new());
+    let failure = loop {
+        match core.poll_action(now) {
+            Some(AssemblyAction::Ask { contact: 'a', .. }) => {
+                core.handle_failure(now, CallFailure::Unheard("no process listens there".into()));
+            }
+            // It will ask this process, which precedes it.
+            Some(AssemblyAction::Ask { .. }) => core.handle_answer(now, AssemblyAnswer::Later("later".into())),
+            Some(AssemblyAction::Progress(AssemblyProgress::Calling { contact, cause })) => {
+                assert_eq!((contact, cause.as_str()), ('a', "no process listens there"));
+                reported.push(now.since(start()).as_secs());
+            }
+            Some(AssemblyAction::GiveUp(failure)) => break failure,
+            Some(_) => {}
+            None => now = core.next_deadline().unwrap(),
+        }
+    };
+    assert_eq!(reported, [0, 4], "of some forty calls in ten seconds");
+    let missing = vec![('a', "no process listens there".into()), ('c', "later".into())];
+    assert_eq!(failure, AssemblyFailure::Incomplete { joined: 1, missing, coordinator: None });
+}

@@ -231,3 +231,19 @@ fn a_link_request_that_was_not_received_is_repeated() {
     joiner.handle_failure(at(210), unheard());
     assert_eq!(joiner.poll_action(at(210)), Some(Action::Abandon));
 }
+
+/// A process whose proof all contacts refuse ends at once, with the cause.
+#[test]
+fn a_joiner_that_all_contacts_refuse_without_a_proof_ends() {
+    let mut joiner = joiner(&[1, 2]);
+    let unproved = |joiner: &mut Process| {
+        asks(joiner, 0);
+        joiner.handle_failure(at(0), CallFailure::Unproved("another secret".to_owned()));
+    };
+    unproved(&mut joiner);
+    unproved(&mut joiner);
+    let Some(Action::GiveUp(JoinFailure::Hopeless(_))) = joiner.poll_action(at(0)) else {
+        panic!("{joiner:?}")
+    };
+    assert_eq!(joiner.take_error().as_deref(), Some("another secret"));
+}
