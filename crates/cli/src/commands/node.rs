@@ -1,6 +1,5 @@
 //! `squall node`: a member by a configuration file, until it is asked to end.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, channel, sync_channel};
@@ -11,6 +10,7 @@ use clap::Args;
 use serde_json::json;
 use squall::config::{MetricsConfig, quantity};
 use squall::{BootstrapProgress, Config, FlightRecord, Group, View};
+use squall_fabric::Reminders;
 use squall_harness::terminal::{CommandVerdict, Interrupts, output};
 
 use crate::service_manager::ServiceManager;
@@ -119,13 +119,13 @@ pub(crate) fn run(arguments: &NodeArguments) -> Result<CommandVerdict> {
     let on_view = sender.clone();
     let manager = Arc::new(ServiceManager::of_environment());
     let manager_of_join = Arc::clone(&manager);
-    let mut refusals = RefusalLog::default();
+    let (begun, mut refusals) = (Instant::now(), Reminders::default());
     let builder = Group::builder(config)
         .on_progress(move |progress| {
             if let BootstrapProgress::Joined { joined, members } = &progress {
                 manager_of_join.status(&format!("{joined} of {members} members are here"));
             }
-            report(progress, &mut refusals);
+            report(progress, &mut refusals, begun.elapsed());
         })
         .on_view(move |view| drop(on_view.send(NodeNews::View(view.clone()))));
     let builder = names.iter().fold(builder, |builder, name| builder.on_message(name, |_| ()));
@@ -185,18 +185,25 @@ fn described(view: &View, own: usize) -> String {
     format!("view {}: members {}; this is member {own}", view.id, ranks.join(", "))
 }
 
-/// Logs what happens while the members find each other.
-fn report(progress: BootstrapProgress, refusals: &mut RefusalLog) {
+/// Logs what happens while the members find each other; `now` is the time since the start.
+fn report(progress: BootstrapProgress, refusals: &mut Reminders<String>, now: Duration) {
     match progress {
         BootstrapProgress::Listening { address } => tracing::info!("listening at {address}"),
+        // A process that refuses this one is named in the cause.
+        BootstrapProgress::Calling { contact, cause } if cause.starts_with(&contact.to_string()) => {
+            tracing::warn!("{cause}");
+        }
         BootstrapProgress::Calling { contact, cause } => {
             tracing::info!("no answer from {contact} yet: {cause}");
         }
         BootstrapProgress::Joined { joined, members } => {
             tracing::info!("{joined} of {members} members are here");
         }
-        BootstrapProgress::NoQuorum { present, needed } => tracing::warn!(
-            "enough processes are here, but {present} of the {needed} contacts that are needed: start another one"
+        BootstrapProgress::NoQuorum { present, needed, first: None } => tracing::warn!(
+            "enough processes are here, but {present} of the contacts, and {needed} are needed: start another contact"
+        ),
+        BootstrapProgress::NoQuorum { first: Some(first), .. } => tracing::warn!(
+            "enough processes are here, but so few begin only with the first contact: start the process at {first}"
         ),
         BootstrapProgress::Restarting { view, present, members, needed } => tracing::info!(
             "the group restarts from its logs: {present} of the {members} members of view {view} are here, {needed} are needed"
@@ -209,36 +216,12 @@ fn report(progress: BootstrapProgress, refusals: &mut RefusalLog) {
         BootstrapProgress::Admitted { node, members } => {
             tracing::info!("admitted as {node} by a group of {members}");
         }
-        BootstrapProgress::Rejected { peer, cause } => match refusals.note(&cause, Instant::now()) {
+        BootstrapProgress::Rejected { peer, cause } => match refusals.note(cause.clone(), now) {
             None => {}
-            Some(0) => tracing::warn!("{peer} was refused: {cause}"),
-            Some(silent) => tracing::warn!("{peer} was refused, after {silent} like it: {cause}"),
+            Some(0) => tracing::warn!("refused {peer}: {cause}"),
+            Some(silent) => tracing::warn!("refused {peer}, after {silent} like it: {cause}"),
         },
         _ => {}
-    }
-}
-
-/// Which refusals are logged: a process that is refused tries again several times a second.
-#[derive(Default)]
-struct RefusalLog {
-    /// By cause when it was logged last, and how many refusals were not since then.
-    logged: BTreeMap<String, (Instant, u64)>,
-}
-
-impl RefusalLog {
-    /// Takes note of a refusal; returns how many like it were not logged, if this one is to be.
-    fn note(&mut self, cause: &str, now: Instant) -> Option<u64> {
-        if let Some((at, silent)) = self.logged.get_mut(cause)
-            && now.duration_since(*at) < REFUSAL_PERIOD
-        {
-            *silent += 1;
-            return None;
-        }
-        // What others have written in a cause must not fill the memory.
-        if self.logged.len() >= CAUSES_MAX {
-            self.logged.clear();
-        }
-        Some(self.logged.insert(cause.into(), (now, 0)).map_or(0, |(_, silent)| silent))
     }
 }
 
@@ -253,26 +236,3 @@ const LOOK_PERIOD: Duration = Duration::from_millis(200);
 const REPORTS_MAX: usize = 256;
 /// How long a node that ends waits for the reader of its views.
 const REPORT_PATIENCE: Duration = Duration::from_secs(1);
-/// Between log lines about refusals for one cause.
-const REFUSAL_PERIOD: Duration = Duration::from_secs(10);
-const CAUSES_MAX: usize = 64;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn refusals_for_one_cause_are_logged_now_and_then() {
-        let mut refusals = RefusalLog::default();
-        let begun = Instant::now();
-        let at = |seconds: u64| begun + Duration::from_secs(seconds);
-        assert_eq!(refusals.note("another secret", at(0)), Some(0));
-        assert_eq!((1..10).map(|second| refusals.note("another secret", at(second))).max(), Some(None));
-        assert_eq!(refusals.note("another cluster", at(9)), Some(0));
-        assert_eq!(refusals.note("another secret", at(10)), Some(9));
-        assert_eq!(refusals.note("another secret", at(30)), Some(0));
-        let others = (0..1000).map(|number| refusals.note(&number.to_string(), at(40)));
-        assert!(others.collect::<Vec<_>>().iter().all(|logged| *logged == Some(0)));
-        assert!(refusals.logged.len() <= CAUSES_MAX);
-    }
-}

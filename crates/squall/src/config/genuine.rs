@@ -264,10 +264,14 @@ mod tests {
         let config = Config::local("genuine", 2);
         let with =
             |ranks| Config { genuine: Some(GenuineConfig::default().shard("a", ranks)), ..config.clone() };
-        assert_ne!(with(&[0]).agreement(), with(&[1]).agreement());
+        assert_ne!(with(&[0]).plan().agreement, with(&[1]).plan().agreement);
         let mut other = with(&[0]);
         other.genuine.as_mut().expect("it is there").quorum = QuorumRule::Majority;
-        assert_ne!(with(&[0]).agreement(), other.agreement(), "[G10] they would disagree about trims");
+        assert_ne!(
+            with(&[0]).plan().agreement,
+            other.plan().agreement,
+            "[G10] they would disagree about trims"
+        );
         assert!(with(&[2]).check().unwrap_err().to_string().contains("[genuine]"));
     }
 }

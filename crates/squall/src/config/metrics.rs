@@ -86,7 +86,7 @@ mod tests {
         let config = Config::local("metrics", 1);
         let mut other = config.clone();
         other.metrics = Some(super::MetricsConfig { listen: "127.0.0.1:9464".parse().unwrap() });
-        assert_eq!(config.agreement(), other.agreement());
+        assert_eq!(config.plan().agreement, other.plan().agreement);
         other.metrics = Some(super::MetricsConfig { listen: "unix:@a".parse().unwrap() });
         assert!(other.check().unwrap_err().to_string().contains("write `host:port`"));
     }

@@ -21,6 +21,7 @@
 //! # Ok::<(), squall::config::ConfigError>(())
 //! ```
 
+mod agreement;
 mod error;
 mod file;
 mod genuine;
@@ -36,7 +37,6 @@ mod table;
 mod tests;
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -415,26 +415,8 @@ impl Config {
         plan.timeout = self.timeout;
         plan.handshake_timeout = self.handshake_timeout;
         plan.encryption = self.encryption;
-        plan.agree_on(self.agreement().as_bytes());
+        plan.agreement = agreement::agreement(self);
         plan
-    }
-
-    /// Returns the settings that must be the same at all members, as text.
-    fn agreement(&self) -> String {
-        let mut text = format!("transport {:?}\n", self.transport);
-        writeln!(text, "suspicion {:?} partition {:?}", self.suspicion_after, self.partition_safety)
-            .expect("a String takes all");
-        for (name, subgroup) in &self.subgroups {
-            // What a member keeps on its disk is its own matter.
-            let usual = SubgroupConfig::default();
-            let (checkpoint_bytes, retain) = (usual.checkpoint_bytes, usual.retain);
-            let subgroup = SubgroupConfig { checkpoint_bytes, retain, ..subgroup.clone() };
-            writeln!(text, "subgroup {name} {subgroup:?}").expect("a String takes all");
-        }
-        if let Some(genuine) = &self.genuine {
-            writeln!(text, "{genuine:?}").expect("a String takes all");
-        }
-        text
     }
 
     /// Returns what the polling thread does when there is nothing to do, in a group of `members`.

@@ -106,7 +106,7 @@ impl<S: LinkSocket> JoinCalls<'_, S> {
             return Err(BootstrapError::Plan(text));
         }
         let (proof, own) = (plan.proof(), listener.announced().to_string());
-        let (agreement, listen) = (plan.agreement, vec![own.clone()]);
+        let (agreement, listen) = (plan.agreement.clone(), vec![own.clone()]);
         let request = BootstrapRequest::Enter { agreement, listen, name: name.into(), rank: plan.rank };
         let (admission, links) = (None, BTreeMap::new());
         let mut calls = JoinCalls { plan, proof: &proof, request, own, admission, links, is_reported: false };

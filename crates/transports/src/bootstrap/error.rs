@@ -118,27 +118,35 @@ pub enum BootstrapError {
     },
     /// The timeout has passed and members are missing.
     #[error(
-        "only {joined} of {members} members have joined before the timeout: start the others, or raise `timeouts.join`"
+        "only {joined} of {members} members have joined before the timeout{}",
+        incomplete(missing, coordinator.as_ref())
     )]
     Incomplete {
         /// The number of members that have joined, the coordinator included.
         joined: u32,
         /// The number that is needed.
         members: u32,
+        /// The contacts that are not among them, each with what has come of the last call to it.
+        missing: Vec<(Address, String)>,
+        /// The contact that gathers them, if it is another process.
+        coordinator: Option<Address>,
     },
     /// The timeout has passed; enough processes have joined, but too few contacts are among them.
     #[error(
-        "enough processes have joined, but only {present} of the contacts ({}) are among them, and {needed} are needed: \
-         start those that listen at the others, beginning with the first",
-        addresses(contacts)
+        "enough processes have joined, but only {present} of the contacts are among them, and {needed} are needed{}; missing are {}: \
+         start these, beginning with the first",
+        if first.is_some() { ", the first one among them" } else { "" },
+        with_causes(missing)
     )]
     NoQuorum {
         /// The number of contacts that have joined.
         present: u32,
         /// The number that is needed.
         needed: u32,
-        /// All contacts.
-        contacts: Vec<Address>,
+        /// The first contact, if so few members are planned that it has to be among them.
+        first: Option<Address>,
+        /// The other contacts, each with what has come of the last call to it.
+        missing: Vec<(Address, String)>,
     },
     /// The timeout has passed and links are missing.
     #[error(
@@ -217,9 +225,50 @@ pub enum BootstrapError {
     },
 }
 
+impl BootstrapError {
+    /// Returns whether a process at the address that was called refuses this one, or is none that it could meet.
+    #[must_use]
+    pub const fn is_refusal(&self) -> bool {
+        matches!(
+            self,
+            Self::SecretRefused { .. }
+                | Self::OtherCluster { .. }
+                | Self::OtherVersion { .. }
+                | Self::NotServed { .. }
+                | Self::NotSquall { .. }
+                | Self::OtherUser { .. }
+                | Self::Refused { .. }
+                | Self::Denied { .. }
+        )
+    }
+}
+
 fn list(members: &[(NodeId, Address)]) -> String {
     let each: Vec<_> = members.iter().map(|(node, address)| format!("{node} ({address})")).collect();
     each.join(", ")
+}
+
+fn incomplete(missing: &[(Address, String)], coordinator: Option<&Address>) -> String {
+    match (coordinator, missing) {
+        (Some(coordinator), _) => {
+            format!(
+                ": see the log of the process at {coordinator}, which gathers them, for those that are missing"
+            )
+        }
+        (None, []) => ": start the others, or raise `timeouts.join`".into(),
+        (None, missing) => {
+            format!("; missing are {}: start these, or raise `timeouts.join`", with_causes(missing))
+        }
+    }
+}
+
+/// Names addresses, each with a cause, which may begin with the address.
+fn with_causes(missing: &[(Address, String)]) -> String {
+    let text = |(address, cause): &(Address, String)| match cause.starts_with(&address.to_string()) {
+        true => cause.clone(),
+        false => format!("{address} ({cause})"),
+    };
+    missing.iter().map(text).collect::<Vec<_>>().join(", ")
 }
 
 fn addresses(contacts: &[Address]) -> String {

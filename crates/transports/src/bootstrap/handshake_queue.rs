@@ -33,7 +33,7 @@ pub(super) struct ProvedVisitor<S> {
 impl<S: LinkSocket> ProvedVisitor<S> {
     /// Refuses the request, closes the connection, and reports it, unless it was only a status query.
     pub(super) fn reject(mut self, refusal: Refusal, on_progress: &mut dyn FnMut(BootstrapProgress)) {
-        let cause = refusal.to_string();
+        let cause = refusal.at_refusing();
         // A process that has closed its connection needs no answer.
         let _ = self.wire.write_frame(&BootstrapAnswer::Refused(refusal), Instant::now());
         if !matches!(self.request, BootstrapRequest::Status { .. }) {

@@ -357,7 +357,7 @@ impl<S: LinkSocket> MeetingPoint<'_, S> {
             ClaimAnswer::Refused(refusal) => {
                 on_progress(BootstrapProgress::Rejected {
                     peer: connected.peer.clone(),
-                    cause: refusal.to_string(),
+                    cause: refusal.at_refusing(),
                 });
                 BootstrapAnswer::Refused(refusal)
             }
@@ -482,7 +482,7 @@ fn read_answer<S: LinkSocket>(
         | BootstrapAnswer::Denied { .. } => ClaimAnswer::Running,
         BootstrapAnswer::Refused(
             refusal @ (Refusal::MemberCount { .. }
-            | Refusal::Agreement
+            | Refusal::Agreement(_)
             | Refusal::Contacts
             | Refusal::RankTaken { .. }
             | Refusal::RankOutOfRange { .. }),

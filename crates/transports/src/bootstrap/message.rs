@@ -4,8 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::Address;
 use super::pair::PairService;
+use super::{Address, Agreement, SettingDifference};
 use crate::session::CallerKind;
 
 /// The first message of the process that has connected.
@@ -16,7 +16,7 @@ pub(super) enum BootstrapRequest {
     /// To a member of lower rank: this connection is the link between the two.
     Link { session: u64, node: u32 },
     /// To any member of a running group: the sender wants to join.
-    Enter { agreement: [u8; 32], listen: Vec<String>, name: String, rank: Option<u32> },
+    Enter { agreement: Agreement, listen: Vec<String>, name: String, rank: Option<u32> },
     /// To a member of a running group: the sender was admitted, listens at `listen`, and this connection is
     /// the link between the two.
     Hello { session: u64, node: u32, listen: String },
@@ -51,8 +51,8 @@ pub struct ClaimFrame {
     pub members: u32,
     /// The rank that it wants.
     pub rank: Option<u32>,
-    /// A digest of everything else that must be equal for all members.
-    pub agreement: [u8; 32],
+    /// Everything else that must be equal for all members.
+    pub agreement: Agreement,
     /// The address at which it is reached.
     pub listen: Address,
     /// If it listens at a contact: its index in the list of contacts, and that list.
@@ -189,8 +189,8 @@ pub enum Refusal {
         /// The number that the coordinator has.
         coordinator: u32,
     },
-    /// The configuration that must be equal for all members (the subgroups' layout) differs.
-    Agreement,
+    /// The configuration that must be equal for all members (such as the subgroups' layout) differs.
+    Agreement(SettingDifference),
     /// Another process has this rank.
     RankTaken {
         /// The rank.
@@ -217,16 +217,52 @@ pub enum Refusal {
     RdmaOnly,
 }
 
+impl Refusal {
+    /// Returns the reason in the words of the process that refuses; `Display` has it in those of the process that is refused.
+    #[must_use]
+    pub fn at_refusing(&self) -> String {
+        let text = match self {
+            Self::MemberCount { coordinator } => {
+                return format!(
+                    "its `members` is not {coordinator}, as it is here (set the same `members` for all processes)"
+                );
+            }
+            Self::Agreement(difference) => {
+                return format!("{} (set the same for all processes)", difference.at_refusing());
+            }
+            Self::RankTaken { rank } => {
+                return format!(
+                    "it asks for rank {rank}, which another process has (set a different `rank` for each process, or none)"
+                );
+            }
+            Self::RankOutOfRange { rank } => {
+                return format!("it asks for rank {rank}, which is not below `members` (correct its `rank`)");
+            }
+            Self::Complete => {
+                "all members have joined already (start no more processes than `members`, or wait for the next start)"
+            }
+            Self::Contacts => {
+                "its list of contacts is not that of this process (set the same `contacts` for all processes)"
+            }
+            Self::OtherSession => "it is in another session, or no link with it is expected here",
+            Self::Assembling => "it wants to join a group that has not been assembled yet",
+            Self::NoRdma => "it asks for RDMA, which this process does not use (see `squall doctor`)",
+            Self::RdmaOnly => "it does not ask for RDMA, the only transport that this process accepts",
+            Self::Unusable => "its request cannot be used (run the same release everywhere)",
+        };
+        text.into()
+    }
+}
+
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::MemberCount { coordinator } => {
                 write!(f, "it waits for {coordinator} members (set the same `members` for all processes)")
             }
-            Self::Agreement => f.write_str(
-                "its configuration differs in a key that must agree (set the same `transport`, `suspicion_after_ms`, \
-                 `partition_safety`, `subgroups` and `genuine` for all processes)",
-            ),
+            Self::Agreement(difference) => {
+                write!(f, "{} (set the same for all processes)", difference.at_refused())
+            }
             Self::RankTaken { rank } => {
                 write!(f, "another process has rank {rank} (set a different `rank` for each process, or none)")
             }

@@ -31,6 +31,7 @@
 
 mod address;
 pub mod admission;
+mod agreement;
 mod attempts;
 mod caller;
 mod calls;
@@ -59,6 +60,7 @@ pub use self::address::{ADDRESS_BYTES_MAX, Address, AddressError};
 pub use self::admission::{
     Admission, AdmissionEvent, AdmissionEvents, AdmissionListener, Asker, JoinInfo, QUESTION_BYTES_MAX,
 };
+pub use self::agreement::{Agreement, SettingDifference};
 pub use self::caller::CallError;
 pub use self::calls::{ANSWER_WITHIN, JoinCalls, JoinReply, Joined, ask, join_contacts};
 pub use self::error::BootstrapError;
@@ -90,8 +92,8 @@ pub struct BootstrapPlan {
     pub members: u32,
     /// The rank that this process requests.
     pub rank: Option<u32>,
-    /// A digest of everything else that must be the same for all members, such as the subgroups' layout.
-    pub agreement: [u8; 32],
+    /// Everything else that must be the same for all members, such as the subgroups' layout.
+    pub agreement: Agreement,
     /// The timeout of the whole bootstrap.
     pub timeout: Duration,
     /// The timeout for one connection to prove the secret and send its request.
@@ -117,7 +119,7 @@ impl BootstrapPlan {
             contacts: Vec::new(),
             members,
             rank: None,
-            agreement: [0; 32],
+            agreement: Agreement::default(),
             timeout: Duration::from_secs(60),
             handshake_timeout: Duration::from_secs(2),
             unauthenticated_max: 64,
@@ -125,11 +127,6 @@ impl BootstrapPlan {
             services: pair::PairServices::default(),
             links: MemberLinks::default(),
         }
-    }
-
-    /// Sets the agreement to a digest of `description`.
-    pub fn agree_on(&mut self, description: &[u8]) {
-        self.agreement = digest(description);
     }
 
     /// Returns what both ends of each connection must prove.
@@ -183,7 +180,7 @@ pub enum BootstrapProgress {
         /// The address, with the port that the kernel has chosen.
         address: Address,
     },
-    /// A contact does not accept this process yet, or a member does not accept a link.
+    /// A contact does not accept this process yet or is not there, or a member does not accept a link. The same is reported seldom.
     Calling {
         /// The address of the contact or member.
         contact: Address,
@@ -203,6 +200,8 @@ pub enum BootstrapProgress {
         present: u32,
         /// The number of contacts that are needed.
         needed: u32,
+        /// The first contact, if so few members are planned that it has to be among them.
+        first: Option<Address>,
     },
     /// A member that had joined was lost; another process may take its place.
     Left {

@@ -9,20 +9,20 @@ use super::message::{
     ReleaseFrame,
 };
 use super::wire::FRAME_BYTES_MAX;
-use super::{ADDRESS_BYTES_MAX, Address, BootstrapMember, MEMBERS_MAX};
+use super::{ADDRESS_BYTES_MAX, Address, Agreement, BootstrapMember, MEMBERS_MAX};
 
 /// Returns the joiner as its request describes it.
 pub(super) fn join_info<S: LinkSocket>(
     request: &BootstrapRequest,
-    agreement: &[u8; 32],
+    agreement: &Agreement,
     stream: &S,
     peer: &str,
 ) -> Result<JoinInfo, Refusal> {
     let BootstrapRequest::Enter { agreement: theirs, listen, name, rank } = request else {
         return Err(Refusal::Unusable);
     };
-    if theirs != agreement {
-        return Err(Refusal::Agreement);
+    if let Some(difference) = agreement.difference(theirs) {
+        return Err(Refusal::Agreement(difference));
     }
     let (name, addresses) = read_entry(listen, name).ok_or(Refusal::Unusable)?;
     let addresses = addresses.into_iter().map(|address| seen_from_here(address, stream)).collect();

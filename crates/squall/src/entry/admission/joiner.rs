@@ -1,7 +1,7 @@
 //! Drives a process that joins ([`squall_protocols::admission::Joiner`]): first its calls, one after the other on
 //! this thread, and then its group until the first view has begun (Derecho §3.3).
 
-use squall_fabric::{Core, Fabric as _, FabricEvent, Instant, NodeId};
+use squall_fabric::{Core, Fabric as _, FabricEvent, Instant, NodeId, Reminders};
 use squall_protocols::admission::Admitted;
 use squall_protocols::admission::{
     CallFailure, JoinAnswer, JoinFailure, JoinStanding, Joiner, JoinerAction, JoinerSettings,
@@ -29,8 +29,8 @@ pub(crate) struct JoinDriver {
     begun: std::time::Instant,
     /// The member that has admitted it.
     leader: NodeId,
-    /// The obstacle that was reported last.
-    obstacle: String,
+    /// Which obstacles are reported.
+    reminders: Reminders<(Address, String)>,
 }
 
 /// The outcome of an attempt to join.
@@ -53,7 +53,8 @@ impl JoinDriver {
         let settings = JoinerSettings::new(plan.timeout, plan.handshake_timeout, bootstrap::ANSWER_WITHIN);
         let joiner = Joiner::new(settings, contacts.clone(), Instant::default());
         let begun = std::time::Instant::now();
-        Ok(Self { joiner, contacts, plan: plan.clone(), begun, leader: NodeId(0), obstacle: String::new() })
+        let reminders = Reminders::default();
+        Ok(Self { joiner, contacts, plan: plan.clone(), begun, leader: NodeId(0), reminders })
     }
 
     /// Calls members until this process is linked to all of them; returns the links and its rank.
@@ -98,9 +99,9 @@ impl JoinDriver {
                 match calls.ask(&contact, patience, self.real(until)) {
                     Ok(reply) => return self.on_reply(contact, reply, on_progress),
                     Err(error) => {
-                        self.report_obstacle(&error, |cause| {
+                        if let Some(cause) = self.obstacle(&contact, &error) {
                             on_progress(BootstrapProgress::Calling { contact, cause });
-                        });
+                        }
                         Err(error)
                     }
                 }
@@ -129,13 +130,15 @@ impl JoinDriver {
         let now = self.now();
         let answer = match reply {
             JoinReply::Redirect(leader) => {
-                on_progress(BootstrapProgress::Redirected { leader: leader.clone() });
+                if self.obstacle(&leader, &"the leader").is_some() {
+                    on_progress(BootstrapProgress::Redirected { leader: leader.clone() });
+                }
                 JoinAnswer::Redirect(leader)
             }
             JoinReply::Wait(reason) => {
-                self.report_obstacle(&reason, |reason| {
-                    on_progress(BootstrapProgress::Waiting { contact, reason })
-                });
+                if let Some(reason) = self.obstacle(&contact, &reason) {
+                    on_progress(BootstrapProgress::Waiting { contact, reason });
+                }
                 JoinAnswer::Wait(reason)
             }
             // The token is fuzzed together with the answers to questions. Fuzzed as `inquiry`.
@@ -155,13 +158,10 @@ impl JoinDriver {
         self.joiner.handle_answer(now, answer);
     }
 
-    /// Reports an obstacle, once.
-    fn report_obstacle(&mut self, obstacle: &impl ToString, report: impl FnOnce(String)) {
+    /// Returns an obstacle that is to be reported: at once, and then seldom.
+    fn obstacle(&mut self, contact: &Address, obstacle: &impl ToString) -> Option<String> {
         let obstacle = obstacle.to_string();
-        if self.obstacle != obstacle {
-            self.obstacle.clone_from(&obstacle);
-            report(obstacle);
-        }
+        self.reminders.note((contact.clone(), obstacle.clone()), self.begun.elapsed()).map(|_| obstacle)
     }
 
     /// Drives the group until messages can flow to this node and from it.

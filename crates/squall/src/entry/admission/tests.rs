@@ -209,8 +209,9 @@ fn a_candidate_that_is_dismissed_asks_again() {
 fn what_can_never_work_is_named() {
     let mut leader = TestMember::open();
     let contact = leader.address.clone();
-    let error = TestJoiner::start(&[&contact], |plan| plan.agreement = [1; 32]).error();
-    assert!(matches!(error, BootstrapError::Refused { refusal: Refusal::Agreement, .. }), "{error:?}");
+    let error =
+        TestJoiner::start(&[&contact], |plan| plan.agreement = plan.agreement.for_start(1, 1)).error();
+    assert!(matches!(error, BootstrapError::Refused { refusal: Refusal::Agreement(_), .. }), "{error:?}");
     let secret = Secret::new("another secret of the tests").unwrap();
     let joiner = TestJoiner::start(&[&contact], |plan| {
         (plan.secret, plan.timeout) = (secret, Duration::from_millis(500));

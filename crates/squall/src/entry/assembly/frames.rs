@@ -10,17 +10,21 @@ pub(super) const fn visitor(number: u64) -> VisitorId {
     VisitorId(number)
 }
 
-pub(super) fn claim(claim: AssemblyClaim<Address>) -> frame::ClaimFrame {
-    let AssemblyClaim { members, agreement, rank, listen, contact } = claim;
+pub(super) fn claim(claim: AssemblyClaim<Address>, agreement: frame::Agreement) -> frame::ClaimFrame {
+    let AssemblyClaim { members, agreement: _, rank, listen, contact } = claim;
     frame::ClaimFrame { members, agreement, rank, listen, contact }
 }
 
 pub(super) fn read_claim(claim: frame::ClaimFrame) -> AssemblyClaim<Address> {
     let frame::ClaimFrame { members, agreement, rank, listen, contact } = claim;
-    AssemblyClaim { members, agreement, rank, listen, contact }
+    AssemblyClaim { members, agreement: agreement.digest(), rank, listen, contact }
 }
 
-pub(super) fn answer(answer: AssemblyAnswer<Address>) -> ClaimAnswer {
+/// `difference` is that of the configuration of the process that is answered.
+pub(super) fn answer(
+    answer: AssemblyAnswer<Address>,
+    difference: Option<frame::SettingDifference>,
+) -> ClaimAnswer {
     match answer {
         AssemblyAnswer::Accepted => ClaimAnswer::Accepted,
         AssemblyAnswer::Redirect(contact) => ClaimAnswer::Redirect(contact),
@@ -28,7 +32,7 @@ pub(super) fn answer(answer: AssemblyAnswer<Address>) -> ClaimAnswer {
         AssemblyAnswer::Running => ClaimAnswer::Running,
         AssemblyAnswer::Refused(refusal) => ClaimAnswer::Refused(match refusal {
             AssemblyRefusal::MemberCount { coordinator } => Refusal::MemberCount { coordinator },
-            AssemblyRefusal::Agreement => Refusal::Agreement,
+            AssemblyRefusal::Agreement => Refusal::Agreement(difference.unwrap_or_default()),
             AssemblyRefusal::Contacts => Refusal::Contacts,
             AssemblyRefusal::RankTaken { rank } => Refusal::RankTaken { rank },
             AssemblyRefusal::RankOutOfRange { rank } => Refusal::RankOutOfRange { rank },

@@ -14,7 +14,7 @@ use squall_protocols::assembly::{
 };
 use squall_transports::bootstrap::{
     Address, BootstrapError, BootstrapListener, BootstrapMember, BootstrapPlan, BootstrapProgress,
-    ClaimAnswer, LinkSocket, LinkSource, MeetingEvent, MeetingPoint,
+    ClaimAnswer, LinkSocket, LinkSource, MeetingEvent, MeetingPoint, SettingDifference,
 };
 use squall_transports::log;
 
@@ -84,11 +84,12 @@ fn meet_answering<S: LinkSocket>(
             on_progress(BootstrapProgress::Joined { joined: 1, members: plan.members });
         }
         let mut settings = AssemblySettings::new(plan.members, plan.timeout, plan.handshake_timeout);
-        (settings.agreement, settings.rank) = (plan.agreement, plan.rank);
+        (settings.agreement, settings.rank) = (plan.agreement.digest(), plan.rank);
         settings.nonce = point.nonce();
         let assembler = Assembler::new(settings, contacts.clone(), own, Instant::default());
         let begun = std::time::Instant::now();
-        AssemblyDriver { point, plan, answers, contacts, assembler, begun, lost: String::new(), on_progress }
+        let (lost, difference) = (String::new(), None);
+        AssemblyDriver { point, plan, answers, contacts, assembler, begun, lost, difference, on_progress }
             .run()
     })?
 }
@@ -112,7 +113,7 @@ fn contacts<S: LinkSocket>(plan: &BootstrapPlan, listener: &BootstrapListener<S>
 pub(crate) struct QuestionAnswers<'a> {
     /// Returns the answer to a question; `None` if there is none.
     pub(crate) answer: &'a mut dyn FnMut(&[u8]) -> Option<Vec<u8>>,
-    /// Why a process with another agreement is to ask again; `None` if it is to be refused.
+    /// Why a process with the same settings, to which another view begins or none, is to ask again; `None` if it is to be refused.
     pub(crate) later: Option<&'static str>,
 }
 
@@ -132,15 +133,14 @@ pub(crate) fn link_members<S: LinkSocket>(
     let (group, number, timeout) = view;
     let place = roster.iter().position(|member| member.node == own);
     let place = u32::try_from(place.expect("it is a member")).expect("few members");
-    let mut plan = BootstrapPlan {
+    let plan = BootstrapPlan {
         contacts: roster.iter().map(|member| member.address.clone()).collect(),
         members: u32::try_from(roster.len()).expect("few members"),
         rank: Some(place),
         timeout,
+        agreement: plan.agreement.for_start(group, number),
         ..plan.clone()
     };
-    let agreement = [&plan.agreement[..], &group.to_le_bytes(), &number.to_le_bytes()].concat();
-    plan.agree_on(&agreement);
     // Of the assembly only the members' places are known.
     match meet_answering(&plan, listener, answers, &mut |progress| {
         if !matches!(progress, BootstrapProgress::Listening { .. }) {
@@ -166,6 +166,8 @@ struct AssemblyDriver<'m, 'p, 'q, S: LinkSocket> {
     begun: std::time::Instant,
     /// The process that was lost last, as text.
     lost: String,
+    /// In what the process that has sent the last claim differs.
+    difference: Option<SettingDifference>,
     on_progress: &'m mut dyn FnMut(BootstrapProgress),
 }
 
@@ -195,12 +197,14 @@ impl<S: LinkSocket> AssemblyDriver<'_, '_, '_, S> {
                 self.point.answer_question(visitor, (self.answers.answer)(&question));
             }
             MeetingEvent::Claimed { visitor, claim }
-                if let Some(reason) =
-                    self.answers.later.filter(|_| claim.agreement != self.plan.agreement) =>
+                if let Some(reason) = self.answers.later
+                    && claim.agreement != self.plan.agreement
+                    && claim.agreement.has_settings_of(&self.plan.agreement) =>
             {
                 self.point.answer(visitor, ClaimAnswer::Later(reason.into()), self.on_progress);
             }
             MeetingEvent::Claimed { visitor, claim } => {
+                self.difference = self.plan.agreement.difference(&claim.agreement);
                 assembler.handle_claim(now, frames::visitor(visitor), frames::read_claim(claim));
             }
             MeetingEvent::LinkAsked { visitor, session, node } => {
@@ -239,7 +243,7 @@ impl<S: LinkSocket> AssemblyDriver<'_, '_, '_, S> {
     fn perform(&mut self, action: AssemblyAction<Address>) {
         match action {
             AssemblyAction::Ask { contact, patience, until } => {
-                let claim = frames::claim(self.assembler.claim());
+                let claim = frames::claim(self.assembler.claim(), self.plan.agreement.clone());
                 self.point.ask(&contact, claim, patience, self.real(until));
             }
             AssemblyAction::Link { session, own, node, address, until } => {
@@ -248,7 +252,8 @@ impl<S: LinkSocket> AssemblyDriver<'_, '_, '_, S> {
             AssemblyAction::Keep => self.point.keep(),
             AssemblyAction::Discard => self.point.discard(),
             AssemblyAction::Answer(visitor, answer) => {
-                self.point.answer(visitor.0, frames::answer(answer), self.on_progress);
+                let answer = frames::answer(answer, self.difference.take());
+                self.point.answer(visitor.0, answer, self.on_progress);
             }
             AssemblyAction::TakeLink(visitor) => self.point.take_link(visitor.0),
             AssemblyAction::Notify(visitor, notice) => {
@@ -287,11 +292,11 @@ impl<S: LinkSocket> AssemblyDriver<'_, '_, '_, S> {
     }
 
     fn report(&mut self, progress: AssemblyProgress<Address>) {
-        let (members, needed) = (self.plan.members, self.needed());
+        let (members, needed, first) = (self.plan.members, self.needed(), self.needed_first());
         (self.on_progress)(match progress {
             AssemblyProgress::Joined { joined } => BootstrapProgress::Joined { joined, members },
             AssemblyProgress::Left(_) => BootstrapProgress::Left { peer: std::mem::take(&mut self.lost) },
-            AssemblyProgress::NoQuorum { present } => BootstrapProgress::NoQuorum { present, needed },
+            AssemblyProgress::NoQuorum { present } => BootstrapProgress::NoQuorum { present, needed, first },
             AssemblyProgress::Calling { contact, cause } => BootstrapProgress::Calling { contact, cause },
             AssemblyProgress::MemberLost { address } => BootstrapProgress::Left { peer: address.to_string() },
             AssemblyProgress::Following { contact } => {
@@ -308,14 +313,14 @@ impl<S: LinkSocket> AssemblyDriver<'_, '_, '_, S> {
                 let unknown = || BootstrapError::Unreachable { contacts, waited, cause };
                 self.assembler.take_error().unwrap_or_else(unknown)
             }
-            // If no process has joined, the error of another contact explains more.
-            AssemblyFailure::Incomplete { joined } => {
-                let error = self.assembler.take_error().filter(|_| joined == 1);
-                error.unwrap_or(BootstrapError::Incomplete { joined, members })
+            // If only one other contact is there, and has refused this process, its error says all.
+            AssemblyFailure::Incomplete { joined, missing, coordinator } => {
+                let error = self.assembler.take_error().filter(|_| joined == 1 && missing.len() == 1);
+                error.unwrap_or(BootstrapError::Incomplete { joined, members, missing, coordinator })
             }
-            AssemblyFailure::NoQuorum { present } => {
-                let contacts = self.contacts.all().to_vec();
-                BootstrapError::NoQuorum { present, needed: self.needed(), contacts }
+            AssemblyFailure::NoQuorum { present, missing } => {
+                let (needed, first) = (self.needed(), self.needed_first());
+                BootstrapError::NoQuorum { present, needed, first, missing }
             }
             AssemblyFailure::Unready(unready) => BootstrapError::Unready { unready },
             AssemblyFailure::Unlinked(node, address) => {
@@ -332,6 +337,12 @@ impl<S: LinkSocket> AssemblyDriver<'_, '_, '_, S> {
     fn needed(&self) -> u32 {
         let majority = self.contacts.all().len() / 2 + 1;
         u32::try_from(majority).unwrap_or(u32::MAX).min(self.plan.members)
+    }
+
+    /// Returns the first contact, if so few members are planned that they are no majority of the contacts without it.
+    fn needed_first(&self) -> Option<Address> {
+        let is_few = (self.plan.members as usize) < self.contacts.quorum();
+        self.contacts.all().first().filter(|_| is_few).cloned()
     }
 
     /// Returns the current time by the assembler's clock.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use squall_fabric::mutex::lock;
-use squall_fabric::{Instant, NodeId};
+use squall_fabric::{Instant, NodeId, Reminders};
 use squall_protocols::group::{SubgroupId, SubgroupLayout, durable_view};
 use squall_protocols::membership::{Member, View};
 use squall_protocols::restart::{
@@ -33,6 +33,13 @@ pub(super) enum RestartEnd {
     Join,
 }
 
+/// The contacts without this process.
+pub(super) struct OtherContacts {
+    pub(super) addresses: Vec<Address>,
+    /// Whether they are a quorum of all contacts.
+    pub(super) are_quorum: bool,
+}
+
 /// The ranks in the configuration of the processes that are known.
 type KnownRanks = Arc<Mutex<BTreeMap<NodeId, u64>>>;
 
@@ -42,7 +49,7 @@ pub(super) struct RestartDriver<'a> {
     shards: &'a [SubgroupId],
     restarter: Restarter,
     exchange: Exchange,
-    contacts: Vec<Address>,
+    contacts: OtherContacts,
     own: RestartProcess,
     group: u64,
     layout: u64,
@@ -64,6 +71,8 @@ pub(super) struct RestartDriver<'a> {
     failures: BTreeMap<Address, BootstrapError>,
     /// How many members were reported last as present.
     shown: usize,
+    /// Which failures of calls are reported.
+    reminders: Reminders<(Address, String)>,
 }
 
 impl<'a> RestartDriver<'a> {
@@ -73,7 +82,7 @@ impl<'a> RestartDriver<'a> {
         shards: &'a [SubgroupId],
         layout: Box<dyn SubgroupLayout + Send>,
         exchange: Exchange,
-        contacts: Vec<Address>,
+        contacts: OtherContacts,
         own: &Address,
     ) -> Self {
         let register = log.found_register().expect("a process that restarts has been in a view");
@@ -90,7 +99,7 @@ impl<'a> RestartDriver<'a> {
         let settings = RestartSettings::DEFAULT;
         let now = Instant::default();
         let mut restarter = Restarter::new(settings, placement, register, state, is_damaged, now);
-        restarter.expect_others(contacts.len());
+        restarter.expect_others(contacts.addresses.len());
         Self {
             log,
             shards,
@@ -110,6 +119,7 @@ impl<'a> RestartDriver<'a> {
             obstacle: None,
             failures: BTreeMap::new(),
             shown: 0,
+            reminders: Reminders::default(),
         }
     }
 
@@ -129,6 +139,9 @@ impl<'a> RestartDriver<'a> {
                 return Ok(end);
             }
             self.show(on_progress);
+            if let Some(error) = self.refused() {
+                return Err(error.into());
+            }
             let now = std::time::Instant::now();
             if now >= deadline {
                 return Err(self.explain(now - begun));
@@ -226,7 +239,7 @@ impl<'a> RestartDriver<'a> {
     /// The addresses of all other processes: of the contacts, and of those that are known.
     fn addresses(&self) -> Vec<Address> {
         let known = self.known.values().filter_map(|known| known.address.parse().ok());
-        let mut all: Vec<Address> = self.contacts.iter().cloned().chain(known).collect();
+        let mut all: Vec<Address> = self.contacts.addresses.iter().cloned().chain(known).collect();
         all.sort();
         all.dedup();
         all.retain(|address| address.to_string() != self.own.address);
@@ -362,6 +375,21 @@ impl<'a> RestartDriver<'a> {
                 needed: standing.needed,
             });
         }
+        for (contact, error) in &self.failures {
+            let (contact, cause) = (contact.clone(), error.to_string());
+            if self.reminders.note((contact.clone(), cause.clone()), self.begun.elapsed()).is_some() {
+                on_progress(BootstrapProgress::Calling { contact, cause });
+            }
+        }
+    }
+
+    /// Returns the error of one of the contacts if all of them refuse this process, and could begin without it: another attempt
+    /// does not remove that.
+    fn refused(&mut self) -> Option<BootstrapError> {
+        let OtherContacts { addresses, are_quorum } = &self.contacts;
+        let refuses = |address| self.failures.get(address).is_some_and(BootstrapError::is_refusal);
+        let is_over = *are_quorum && self.known.is_empty() && addresses.iter().all(refuses);
+        is_over.then(|| self.failures.pop_first()).flatten().map(|(_, error)| error)
     }
 
     fn other_history(&self, node: NodeId) -> JoinError {

@@ -28,12 +28,12 @@ use squall_protocols::group::{SubgroupId, SubgroupLayout};
 use squall_protocols::membership::View;
 use squall_protocols::restart::{LogState, Register, RestartMessage, RestartReport};
 use squall_transports::bootstrap::{
-    Address, BootstrapListener, BootstrapMember, BootstrapPlan, BootstrapProgress, LinkSocket,
+    Address, BootstrapError, BootstrapListener, BootstrapMember, BootstrapPlan, BootstrapProgress, LinkSocket,
 };
 use squall_transports::log;
 
 pub(crate) use self::base::{BaseFetcher, answer_fetch};
-use self::driver::{RestartDriver, RestartEnd, refusal};
+use self::driver::{OtherContacts, RestartDriver, RestartEnd, refusal};
 use self::exchange::Exchange;
 use crate::durable::ProcessLog;
 use crate::entry::assembly::{ConnectedGroup, QuestionAnswers, link_members};
@@ -70,14 +70,16 @@ impl RestartRequest<'_> {
     ) -> Result<RestartOutcome<S::Secured>, JoinError> {
         on_progress(BootstrapProgress::Listening { address: listener.address().clone() });
         let deadline = Instant::now() + plan.timeout;
-        let (own, contacts): (Vec<_>, Vec<_>) =
+        let (own, addresses): (Vec<_>, Vec<_>) =
             plan.contacts.iter().cloned().partition(|contact| listener.is_at(contact));
         let own = own.first().unwrap_or(listener.announced());
+        let (list, others) = (plan.contacts.as_slice(), addresses.as_slice());
+        let are_quorum = 2 * others.len() + usize::from(others.first() == list.first()) > list.len();
         loop {
             let exchange = Exchange::open(plan, listener)?;
             let layout = (self.layout)();
-            let mut driver =
-                RestartDriver::new(self.log, self.shards, layout, exchange, contacts.clone(), own);
+            let contacts = OtherContacts { addresses: addresses.clone(), are_quorum };
+            let mut driver = RestartDriver::new(self.log, self.shards, layout, exchange, contacts, own);
             let end = driver.run(deadline, on_progress)?;
             let members = match &end {
                 RestartEnd::Enter(record) => driver.members(record),
@@ -147,6 +149,7 @@ impl Linking<'_> {
         );
         match linked {
             Ok(group) => Ok(Some(group)),
+            Err(error @ BootstrapError::Refused { .. }) => Err(error.into()),
             Err(error) if Instant::now() < deadline => {
                 log::info!(view, %error, "the members of the next view have not all linked; they meet again");
                 Ok(None)

@@ -5,7 +5,7 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use rustix::fd::{AsFd, BorrowedFd};
-use squall_fabric::NodeId;
+use squall_fabric::{NodeId, Reminders};
 
 use super::{ANSWER_TIMEOUT, ASKERS_MAX, AdmissionEvent, AdmissionStage, EventSender, Order, OrderSender};
 use crate::bootstrap::admission::Asker;
@@ -28,6 +28,23 @@ pub(super) struct AdmissionThread<'p, S: LinkSocket> {
     /// By number; numbers are not reused. At most [`ASKERS_MAX`] of them are in state `Asking`.
     candidates: BTreeMap<u64, Candidate<S>>,
     candidates_ever: u64,
+    refusals: RefusalLog,
+}
+
+/// Which refusals are logged: a process that is refused tries again several times a second.
+struct RefusalLog {
+    begun: Instant,
+    reminders: Reminders<String>,
+}
+
+impl RefusalLog {
+    fn note(&mut self, peer: &str, cause: &str) {
+        match self.reminders.note(cause.into(), self.begun.elapsed()) {
+            None => {}
+            Some(0) => crate::log::warn!("refused {peer}: {cause}"),
+            Some(silent) => crate::log::warn!("refused {peer}, after {silent} like it: {cause}"),
+        }
+    }
 }
 
 /// A process that has proved the secret and sent its request.
@@ -69,6 +86,7 @@ impl<'p, S: LinkSocket> AdmissionThread<'p, S> {
             received,
             candidates: BTreeMap::new(),
             candidates_ever: 0,
+            refusals: RefusalLog { begun: Instant::now(), reminders: Reminders::default() },
         };
         while server.step() {}
     }
@@ -103,7 +121,7 @@ impl<'p, S: LinkSocket> AdmissionThread<'p, S> {
         watched.push(self.orders.doorbell.doorbell());
         let mut rejected = |progress| {
             if let BootstrapProgress::Rejected { peer, cause } = progress {
-                crate::log::info!(peer, cause, "admission rejected a connection");
+                self.refusals.note(&peer, &cause);
             }
         };
         match self.queue.poll(&watched, deadline, &mut rejected) {
@@ -159,7 +177,12 @@ impl<'p, S: LinkSocket> AdmissionThread<'p, S> {
             | BootstrapRequest::Reopen { .. }
             | BootstrapRequest::Serve { .. } => BootstrapAnswer::Refused(Refusal::OtherSession),
         };
-        crate::log::info!(peer, ?answer, "admission rejected a request");
+        match &answer {
+            // A process that starts asks at first whether it is one of the first members.
+            BootstrapAnswer::Refused(Refusal::Complete) => {}
+            BootstrapAnswer::Refused(refusal) => self.refusals.note(&peer, &refusal.at_refusing()),
+            answer => crate::log::debug!(peer, ?answer, "a process is to ask again"),
+        }
         // A process that has closed its connection needs no answer.
         let _ = wire.write_frame(&answer, Instant::now());
     }

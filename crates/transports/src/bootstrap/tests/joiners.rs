@@ -100,7 +100,7 @@ fn ask_as_puppet(contact: &Address) -> FramedSocket<UnixStream> {
     let stream = <UnixStream as LinkSocket>::connect(contact, soon(), None).unwrap();
     let mut wire = FramedSocket::new(stream).unwrap();
     wire.prove(&plan.proof(), CallerKind::Joiner, soon().into()).unwrap();
-    let (agreement, listen) = (plan.agreement, vec!["unix:@nowhere".into()]);
+    let (agreement, listen) = (plan.agreement.clone(), vec!["unix:@nowhere".into()]);
     wire.write_frame(
         &BootstrapRequest::Enter { agreement, listen, name: "puppet".into(), rank: None },
         soon(),
@@ -359,8 +359,10 @@ fn a_member_answers_questions() {
 fn permanent_failures_are_reported() {
     let mut leader = TestMember::<UnixStream>::open(|_| {});
     let contact = leader.address.clone();
-    let error = Joiner::<UnixStream>::start(&[&contact], |plan| plan.agreement = [1; 32]).error();
-    assert!(matches!(error, BootstrapError::Refused { refusal: Refusal::Agreement, .. }), "{error:?}");
+    let error =
+        Joiner::<UnixStream>::start(&[&contact], |plan| plan.agreement = plan.agreement.for_start(1, 1))
+            .error();
+    assert!(matches!(error, BootstrapError::Refused { refusal: Refusal::Agreement(_), .. }), "{error:?}");
     let own = BootstrapListener::<UnixStream>::bind(&unix_address()).unwrap();
     let alone = plan(3, own.address());
     let error = join(&alone, &own, &mut |_| ()).unwrap_err();

@@ -105,7 +105,7 @@ fn claim(plan: &BootstrapPlan, listen: &Address) -> ClaimFrame {
     ClaimFrame {
         members: plan.members,
         rank: plan.rank,
-        agreement: plan.agreement,
+        agreement: plan.agreement.clone(),
         listen: listen.clone(),
         contact: None,
     }

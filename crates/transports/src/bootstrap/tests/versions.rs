@@ -45,9 +45,9 @@ fn messages_keep_their_bytes() {
 }
 
 const BYTES: &str = "
-join 0003010107070707070707070707070707070707070707070707070707070707070707070d31302e302e302e313a373430300100010d31302e302e302e313a37343030
+join 0003010101016b0176000d31302e302e302e313a373430300100010d31302e302e302e313a37343030
 link 01ac0202
-enter 020707070707070707070707070707070707070707070707070707070707070707010161016e00
+enter 0201016b017600010161016e00
 hello 0301020161
 status 040105
 pair 0503
@@ -83,12 +83,12 @@ fn messages() -> Vec<(&'static str, String)> {
     let claim = ClaimFrame {
         members: 3,
         rank: Some(1),
-        agreement: [7; 32],
+        agreement: Agreement::new([("k".into(), "v".into())]),
         listen: address.clone(),
         contact: Some((0, vec![address.clone()])),
     };
     let enter = BootstrapRequest::Enter {
-        agreement: [7; 32],
+        agreement: Agreement::new([("k".into(), "v".into())]),
         listen: vec!["a".into()],
         name: "n".into(),
         rank: None,

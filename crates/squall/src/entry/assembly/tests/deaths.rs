@@ -116,7 +116,7 @@ fn the_time_is_over_before_all_have_joined() {
     let second = TestProcess::<UnixStream>::join(3, &contact, |_| {});
     first.await_joined(2);
     let error = first.error();
-    assert!(matches!(error, BootstrapError::Incomplete { joined: 2, members: 3 }), "{error:?}");
+    assert!(matches!(error, BootstrapError::Incomplete { joined: 2, members: 3, .. }), "{error:?}");
     assert!(error.to_string().starts_with("only 2 of 3 members have joined"));
     let again = TestProcess::coordinate(3, &contact, |_| {});
     let third = TestProcess::join(3, &contact, |_| {});
@@ -128,7 +128,7 @@ fn the_time_is_over_before_all_have_joined() {
 fn a_follower_gives_up_when_its_time_is_over() {
     let first = TestProcess::<UnixStream>::coordinate(3, &unix_address(), |_| {});
     let error = TestProcess::<UnixStream>::join(3, &first.address, brief).error();
-    assert!(matches!(error, BootstrapError::Incomplete { joined: 2, members: 3 }), "{error:?}");
+    assert!(matches!(error, BootstrapError::Incomplete { joined: 2, members: 3, .. }), "{error:?}");
     let others = (0..2).map(|_| TestProcess::join(3, &first.address, |_| {})).collect::<Vec<_>>();
     assert_all_meshed(others.into_iter().chain([first]));
 }

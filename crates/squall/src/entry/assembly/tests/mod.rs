@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 
 use squall_fabric::NodeId;
 use squall_fabric::atomics::{AtomicU64, Ordering};
-use squall_transports::bootstrap::{self as frame, CoordinatorNotice, Refusal, ReleaseFrame, Secret};
+use squall_transports::bootstrap::{
+    self as frame, Agreement, CoordinatorNotice, Refusal, ReleaseFrame, Secret,
+};
 
 use super::*;
 
@@ -159,7 +161,7 @@ impl Puppet {
         let thread = std::thread::spawn(move || {
             let listener = BootstrapListener::<UnixStream>::bind(&unix_address()).unwrap();
             let listen = listen.unwrap_or_else(|| listener.address().clone());
-            let (members, agreement) = (plan.members, plan.agreement);
+            let (members, agreement) = (plan.members, plan.agreement.clone());
             let claim = frame::ClaimFrame { members, rank: Some(rank), agreement, listen, contact: None };
             let held = MeetingPoint::with(&plan, &listener, |point| {
                 point.ask(&plan.contacts[0], claim, plan.timeout, soon());

@@ -70,7 +70,14 @@ fn another_number_of_members_is_named() {
 
 #[test]
 fn another_layout_is_named() {
-    one_is_wrong(|plan| plan.agreement = [1; 32], |error, _| refused_as(error, &Refusal::Agreement));
+    let window = |value: &str| Agreement::new([("`window`".into(), value.into())]);
+    one_is_wrong(
+        |plan| plan.agreement = window("64"),
+        |error, _| {
+            assert!(error.to_string().contains("`window` is 64 here and missing there"), "{error}");
+            matches!(error, BootstrapError::Refused { refusal: Refusal::Agreement(_), .. })
+        },
+    );
 }
 
 #[test]
