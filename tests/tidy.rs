@@ -10,6 +10,8 @@ mod commands;
 mod dependencies;
 #[path = "tidy/formats.rs"]
 mod formats;
+#[path = "tidy/errors.rs"]
+mod errors;
 #[path = "tidy/invariants.rs"]
 mod invariants;
 #[path = "tidy/language.rs"]

@@ -1,6 +1,7 @@
 //! Rules on single files: headers that name their paper, no stray unsafe or atomics, no unfinished code, no names
 //! of one machine.
 
+use crate::errors;
 use crate::source::{SourceFile, has_word, is_rust, numbered};
 
 /// Every Rust file begins by saying what it is.
@@ -148,6 +149,8 @@ pub(crate) fn all(file: &SourceFile) -> Vec<String> {
             logs_without_waiting,
             names_are_nouns,
             shifts_by_no_member,
+            errors::says_causes_once,
+            errors::prints_by_one_function,
         ];
         found.extend(rules.iter().flat_map(|rule| rule(file)));
     }

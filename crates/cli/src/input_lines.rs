@@ -41,7 +41,8 @@ mod tests {
     use super::*;
 
     fn read(input: &[u8], bytes_max: usize) -> Vec<String> {
-        let text = |line: Result<String>| line.unwrap_or_else(|error| format!("{error:#}"));
+        let text =
+            |line: Result<String>| line.unwrap_or_else(|error| squall_harness::terminal::error_text(&error));
         lines(input, bytes_max).map(text).collect()
     }
 

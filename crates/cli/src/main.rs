@@ -27,7 +27,9 @@ use commands::{
 };
 use squall_harness::commands::{bench, chaos, demo, lab, process};
 use squall_harness::terminal::log::{LogArguments, UsualLevel, journal_priority};
-use squall_harness::terminal::{CommandVerdict, INTERRUPTED_STATUS, Interrupted, Interrupts, output};
+use squall_harness::terminal::{
+    CommandVerdict, INTERRUPTED_STATUS, Interrupted, Interrupts, error_text, output,
+};
 use squall_transports::session::PROTOCOL_VERSION;
 
 /// Group communication at memory speed
@@ -127,7 +129,7 @@ fn main() -> ExitCode {
         Err(error) => {
             let priority = journal_priority(tracing::Level::ERROR);
             let name = console::style("squall:").for_stderr().red().bold();
-            output::note(format_args!("{priority}{name} {error:#}"));
+            output::note(format_args!("{priority}{name} {}", error_text(&error)));
             let interrupted = error.is::<Interrupted>();
             if interrupted { ExitCode::from(INTERRUPTED_STATUS) } else { ExitCode::FAILURE }
         }

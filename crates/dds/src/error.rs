@@ -263,7 +263,13 @@ pub enum EntityError {
     OtherParticipant,
     /// The others could not be informed.
     #[error("the endpoint is not announced: {0}")]
-    NotAnnounced(#[from] WriteError),
+    NotAnnounced(WriteError),
+}
+
+impl From<WriteError> for EntityError {
+    fn from(cause: WriteError) -> Self {
+        Self::NotAnnounced(cause)
+    }
 }
 
 /// Why a sample was not written.

@@ -163,7 +163,7 @@ pub enum JoinError {
     PlacedDurable(String),
     /// The transport could not be set up.
     #[error("cannot set up the transport: {0}")]
-    Transport(#[from] std::io::Error),
+    Transport(std::io::Error),
     /// `transport = "shm"` is configured, and this process cannot share memory.
     #[error(transparent)]
     SharedMemory(#[from] ShmUnavailable),
@@ -234,6 +234,12 @@ pub enum JoinError {
         /// The time waited, in seconds.
         seconds: u64,
     },
+}
+
+impl From<std::io::Error> for JoinError {
+    fn from(cause: std::io::Error) -> Self {
+        Self::Transport(cause)
+    }
 }
 
 /// Why a handle of a subgroup is not available.

@@ -13,7 +13,7 @@ use squall::external::{Observed, Observer, ObserverOptions, PublishError, Publis
 use squall::{Config, Position, StoredMessage};
 use squall_fabric::atomics::{AtomicBool, Ordering};
 use squall_harness::terminal::{
-    CommandVerdict, Interrupted, Interrupts, PendingNote, escaped_text, output, units,
+    CommandVerdict, Interrupted, Interrupts, PendingNote, error_text, escaped_text, output, units,
 };
 
 use crate::input_lines;
@@ -166,7 +166,7 @@ impl SendOutcome {
     fn finish(self, is_json: bool) -> Result<CommandVerdict> {
         let Self { delivered, unknown, error } = self;
         if is_json {
-            let error = error.as_ref().map(|error| format!("{error:#}"));
+            let error = error.as_ref().map(error_text);
             output::json(&json!({ "delivered": delivered, "unknown": unknown, "error": error }))?;
         }
         error.map_or(Ok(CommandVerdict::Good), Err)

@@ -11,7 +11,7 @@ use serde_json::json;
 use squall::config::{MetricsConfig, quantity};
 use squall::{BootstrapProgress, Config, FlightRecord, Group, View};
 use squall_fabric::Reminders;
-use squall_harness::terminal::{CommandVerdict, Interrupts, output};
+use squall_harness::terminal::{CommandVerdict, Interrupts, error_text, output};
 
 use crate::service_manager::ServiceManager;
 use crate::trace_signal::{self, TraceSignal};
@@ -166,7 +166,7 @@ fn write_trace(file: Option<&Path>, record: &FlightRecord) {
     };
     match trace_signal::write(file, record) {
         Ok(()) => tracing::info!("what this member has noticed lately is in {}", file.display()),
-        Err(error) => tracing::error!("{error:#}"),
+        Err(error) => tracing::error!("{}", error_text(&error)),
     }
 }
 

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result};
 use clap::Args;
 use serde_json::json;
 use squall_harness::EncryptionName;
-use squall_harness::terminal::{CommandVerdict, output, units};
+use squall_harness::terminal::{CommandVerdict, error_text, output, units};
 
 use crate::copy::connection::silence;
 use crate::copy::folder::Folder;
@@ -79,8 +79,8 @@ pub(crate) fn run(arguments: &ServeArguments) -> Result<CommandVerdict> {
                 (Some(files), None)
             }
             Err(error) => {
-                tracing::error!("{peer}: {error:#}");
-                (None, Some(format!("{error:#}")))
+                tracing::error!("{peer}: {}", error_text(&error));
+                (None, Some(error_text(&error)))
             }
         };
         verdict = if error.is_none() { CommandVerdict::Good } else { CommandVerdict::Bad };

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Result;
+use squall_harness::terminal::error_text;
 
 use super::send::CopyObserver;
 use super::source::{LocalFile, SourceEntry};
@@ -33,7 +34,7 @@ pub(crate) fn compare(
     for (file, digest) in &own {
         if let Err(error) = digest {
             unread.insert(*file);
-            observer.on_unread(&files[*file].path, &format!("{error:#}"));
+            observer.on_unread(&files[*file].path, &error_text(&error));
         }
     }
     let same = targets.iter().zip(&asked).zip(answers).map(|((target, asked), answers)| {

@@ -17,6 +17,7 @@ use rustix::process::{Resource, getrlimit};
 use squall::bulk::BulkError;
 use squall::config::VerbsSettings;
 use squall_fabric::mutex::lock;
+use squall_harness::terminal::error_text;
 
 use super::CopyTrust;
 use super::connection::ProvedConnection;
@@ -87,20 +88,20 @@ impl CopyHost {
         let called = proved.and_then(|mut connection| Ok((connection.hear()?, connection)));
         let (call, connection) = match called {
             Ok(called) => called,
-            Err(error) => return tracing::warn!("{peer} was refused: {error:#}"),
+            Err(error) => return tracing::warn!("{peer} was refused: {}", error_text(&error)),
         };
         let line = match call {
             CopyCall::Control => connection.into_line(self.silence),
             CopyCall::Link { copy, rank } => {
                 if let Err(error) = links::receive(connection, self, (copy, rank)) {
-                    tracing::warn!("a link from {peer} was refused: {error:#}");
+                    tracing::warn!("a link from {peer} was refused: {}", error_text(&error));
                 }
                 return;
             }
         };
         let line = match line {
             Ok(line) => line,
-            Err(error) => return tracing::warn!("{peer}: {error:#}"),
+            Err(error) => return tracing::warn!("{peer}: {}", error_text(&error)),
         };
         let Some(outcome) = self.receive(&line, peer) else { return };
         // Fails when the command is about to end.
@@ -111,7 +112,7 @@ impl CopyHost {
     fn receive(&self, line: &CopyConnection, peer: &str) -> Option<Result<usize>> {
         let hello = line.write(&self.id).and_then(|()| line.read::<()>());
         if let Err(error) = hello {
-            tracing::warn!("{peer}: {error:#}");
+            tracing::warn!("{peer}: {}", error_text(&error));
             return None;
         }
         let Some(ticket) = self.queue.queue(peer) else {

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use squall::config::{Address, Config, IdlePolicy, Secret, VerbsSettings};
 use squall_fabric::mutex::lock;
+use squall_harness::terminal::error_text;
 use squall_transports::session::PeerStream;
 
 use super::CopyTrust;
@@ -123,7 +124,7 @@ pub(crate) fn join(
         match call(&address.as_reached_by(&source), (copy, rank), (trust, *silence)) {
             Ok((link, _)) => called.push((other, link)),
             Err(error) => {
-                let message = format!("{error:#}");
+                let message = error_text(&error);
                 line.write(&CopyLinks::Failed { rank: other, message: message.clone() })?;
                 bail!("another host of this copy cannot be reached from here: {message}");
             }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use squall::bulk::{BLOCKS_MAX, BulkBuffer, BulkOptions, FileTarget, HeldBlocks, Session};
+use squall_harness::terminal::error_text;
 
 use super::digest::{ArrivingDigest, digest, digest_of};
 use super::folder::{FilePlace, Folder, names};
@@ -54,7 +55,7 @@ pub(crate) fn serve(line: &CopyConnection, host: &CopyHost) -> Result<usize> {
     let Prepared { mut slots, failures } = match prepare(folder, &request) {
         Ok(prepared) => prepared,
         Err(error) => {
-            line.write(&CopyAnswer::Refused { message: format!("{error:#}") })?;
+            line.write(&CopyAnswer::Refused { message: error_text(&error) })?;
             return Err(error);
         }
     };
@@ -62,7 +63,7 @@ pub(crate) fn serve(line: &CopyConnection, host: &CopyHost) -> Result<usize> {
     line.write(&CopyAnswer::Ready { held, digest: CopyDigest::Blake3 })?;
     answer_digests(line, folder, &slots)?;
     if let Err(error) = make_space(line, folder, &mut slots, failures) {
-        line.write(&SpaceAnswer::Refused { message: format!("{error:#}") })?;
+        line.write(&SpaceAnswer::Refused { message: error_text(&error) })?;
         return Err(error);
     }
     // Other hosts may take long to answer. Without a session there is nothing to send.
@@ -78,7 +79,7 @@ pub(crate) fn serve(line: &CopyConnection, host: &CopyHost) -> Result<usize> {
     let received = receive_all(&mut session, folder, (&request, &slots), line);
     received.inspect_err(|error| {
         // The source sees a host that leaves, and here is why; it may be the source that has gone.
-        let _ = line.write(&ParcelAnswer::Failed { message: format!("{error:#}") });
+        let _ = line.write(&ParcelAnswer::Failed { message: error_text(&error) });
     })
 }
 
@@ -103,7 +104,7 @@ fn prepare(folder: &Folder, request: &CopyRequest) -> Result<Prepared> {
             if !folder.is_folder(&path) {
                 folder.make(&path, *mode)?;
             } else if let Err(error) = folder.set_mode(&path, *mode) {
-                prepared.failures.push(format!("{error:#}"));
+                prepared.failures.push(error_text(&error));
             }
             prepared.slots.push(None);
             continue;
@@ -146,7 +147,7 @@ fn make_space(
                 .open()?
                 .context("it has gone")
                 .and_then(|there| partial::set_attributes(&place, &there, &slot.entry, slot.mode));
-            failures.extend(set.err().map(|error| format!("{error:#}")));
+            failures.extend(set.err().map(error_text));
         } else if kind(&[slot.entry.bytes]) == Some(ParcelKind::Alone) {
             let (_, blocks) = PartialFile::open(&place, &slot.entry)?;
             held.push((file, blocks.held.count()));
@@ -207,7 +208,7 @@ fn receive(
     ensure!(next.bytes == bytes, "the source has changed what it sends meanwhile");
     let judged = |outcome: Result<()>| match outcome {
         Ok(()) => DigestVerdict::Good,
-        Err(error) => DigestVerdict::Bad { message: format!("{error:#}") },
+        Err(error) => DigestVerdict::Bad { message: error_text(&error) },
     };
     match kind {
         ParcelKind::Alone => {

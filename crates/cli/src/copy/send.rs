@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use squall::bulk::{BulkBuffer, BulkOptions, Session};
 use squall::config::{Address, VerbsSettings};
+use squall_harness::terminal::error_text;
 
 use super::CopyTrust;
 use super::digest::{digest, digest_of};
@@ -114,7 +115,7 @@ pub(crate) fn send(
         };
         for (file, digest) in parcel.iter().zip(&right) {
             if let Err(error) = digest {
-                observer.on_unread(&file.source.path, &format!("{error:#}"));
+                observer.on_unread(&file.source.path, &error_text(&error));
             }
         }
         let right: Vec<Option<String>> = right.into_iter().map(Result::ok).collect();
@@ -150,7 +151,7 @@ fn load<'w, 's>(
                 files.push(file);
                 contents.extend(content);
             }
-            Err(error) => observer.on_unread(&file.source.path, &format!("{error:#}")),
+            Err(error) => observer.on_unread(&file.source.path, &error_text(&error)),
         }
     }
     (files, Loaded::Contents(contents))
@@ -160,7 +161,7 @@ fn load<'w, 's>(
 fn announce(targets: &mut [CopyTarget], parcel: Option<Vec<usize>>, observer: &mut dyn CopyObserver) {
     for (i, target) in targets.iter_mut().enumerate() {
         if let Some(Err(error)) = target.line.as_ref().map(|line| line.write(&parcel)) {
-            fail(target, i, format!("{error:#}"), observer);
+            fail(target, i, error_text(&error), observer);
         }
     }
 }
@@ -173,7 +174,7 @@ fn lose(targets: &mut [CopyTarget], i: usize, observer: &mut dyn CopyObserver) {
         Ok(ParcelAnswer::Judged(_)) => LOST.into(),
         // It has not said anything, and may live.
         Err(_) if !line.is_lost() => LOST.into(),
-        Err(error) => format!("{LOST} ({error:#})"),
+        Err(error) => format!("{LOST} ({})", error_text(&error)),
     };
     fail(&mut targets[i], i, message, observer);
 }
@@ -200,7 +201,7 @@ fn judge(target: &mut CopyTarget, right: &[Option<String>], on_failure: &mut dyn
                 Ok(ParcelAnswer::Judged(_)) => {
                     "it answered for other files than it received: run the same release there".into()
                 }
-                Err(error) => format!("{error:#}"),
+                Err(error) => error_text(&error),
             }]
         }
     };
@@ -281,8 +282,10 @@ fn begin(targets: &[CopyTarget], ranks: &[usize], means: &CopySource<'_>) -> Res
                 let other = other.map_or("a host that is none of this copy", String::as_str);
                 failures.push(format!("{name} has no link with {other}: {message}"));
             }
-            (_, Err(error)) => failures.push(format!("this host has no link with {name}: {error:#}")),
-            (Err(error), Ok(_)) => failures.push(format!("{}: {error:#}", lost(name))),
+            (_, Err(error)) => {
+                failures.push(format!("this host has no link with {name}: {}", error_text(&error)))
+            }
+            (Err(error), Ok(_)) => failures.push(format!("{}: {}", lost(name), error_text(&error))),
         }
     }
     ensure!(

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use rustix::fs::OFlags;
+use squall_harness::terminal::error_text;
 
 use super::digest::{digest, digest_of};
 use super::{BLOCK_BYTES, CopyEntry, FileEntry};
@@ -155,7 +156,7 @@ impl SourceTree {
     }
 
     fn leave_out(&mut self, path: &Path, error: &anyhow::Error) {
-        self.failures.push((path.to_owned(), format!("{}: {error:#}", cannot_read(path))));
+        self.failures.push((path.to_owned(), format!("{}: {}", cannot_read(path), error_text(&error))));
     }
 }
 

@@ -1,6 +1,7 @@
 //! A host as the source sees it, until the session begins.
 
 use anyhow::{Result, bail};
+use squall_harness::terminal::error_text;
 
 use super::connection::reach;
 use super::message::CopyCall;
@@ -40,7 +41,7 @@ impl CopyTarget {
         };
         match prove(host, port, source) {
             Ok((line, id)) => (target.line, target.id) = (Some(line), Some(id)),
-            Err(error) => target.failure = Some(format!("{error:#}")),
+            Err(error) => target.failure = Some(error_text(&error)),
         }
         target
     }
@@ -76,7 +77,7 @@ impl CopyTarget {
             }
             Ok(CopyAnswer::Ready { .. }) => self.fail(UNFITTING.into()),
             Ok(CopyAnswer::Refused { message }) => self.fail(message),
-            Err(error) => self.fail(format!("{error:#}")),
+            Err(error) => self.fail(error_text(&error)),
         }
     }
 
@@ -86,7 +87,7 @@ impl CopyTarget {
         match line.write(&files).and_then(|()| line.read::<Vec<Option<String>>>()) {
             Ok(digests) if digests.len() == files.len() => return digests,
             Ok(_) => self.fail(UNFITTING.into()),
-            Err(error) => self.fail(format!("{error:#}")),
+            Err(error) => self.fail(error_text(&error)),
         }
         Vec::new()
     }
@@ -105,7 +106,7 @@ impl CopyTarget {
             }
             Ok(SpaceAnswer::Ready { .. }) => self.fail(UNFITTING.into()),
             Ok(SpaceAnswer::Refused { message }) => self.fail(message),
-            Err(error) => self.fail(format!("{error:#}")),
+            Err(error) => self.fail(error_text(&error)),
         }
         Vec::new()
     }
@@ -142,7 +143,7 @@ pub(crate) fn take_places(targets: &mut [CopyTarget], on_waiting: &mut dyn FnMut
             let message = format!("it is the same host as {}: name it once", targets[same].name);
             targets[i].fail(message);
         } else if let Err(error) = targets[i].take_place(on_waiting) {
-            targets[i].fail(format!("{error:#}"));
+            targets[i].fail(error_text(&error));
         }
     }
 }

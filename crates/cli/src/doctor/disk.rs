@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use serde::Serialize;
-use squall_harness::terminal::units;
+use squall_harness::terminal::{error_text, units};
 use squall_log::{AlignedBuffer, Disk as _, FileDisk};
 
 /// A folder for logs.
@@ -52,7 +52,7 @@ pub(crate) fn examine(folder: &Path) -> DiskReport {
         cache: device.as_ref().and_then(|(_, cache)| cache.clone()),
         device: device.map(|(name, _)| name),
         free_bytes: rustix::fs::statvfs(place).ok().map(|found| found.f_bavail * found.f_frsize),
-        failure: writes.as_ref().err().map(|error| format!("{error:#}")),
+        failure: writes.as_ref().err().map(error_text),
         writes: writes.ok(),
     }
 }

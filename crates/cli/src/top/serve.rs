@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result};
 use serde::Serialize;
 use squall::config::Address;
 use squall_fabric::mutex::{lock, unpoisoned};
-use squall_harness::terminal::output;
+use squall_harness::terminal::{error_text, output};
 use squall_transports::http::{HttpAnswer, HttpReply, HttpRequest, HttpServer};
 
 use super::{GroupActivity, GroupLook, change_lines, host};
@@ -89,7 +89,7 @@ impl PageState {
                     });
                     before = Some(now);
                 }
-                Err(error) => self.publish(event("silence", &format!("{error:#}"))),
+                Err(error) => self.publish(event("silence", &error_text(&error))),
             }
             std::thread::sleep(interval);
         }

@@ -14,7 +14,7 @@ use super::Notice;
 use crate::control::{MemberJob, MemberLocation, ParentCommand};
 use crate::lab;
 use crate::lines::{read_line, write_line};
-use crate::terminal::{log, output};
+use crate::terminal::{error_text, log, output};
 
 /// A member as the parent sees it. Dropping it kills and reaps it.
 pub(super) struct MemberProcess {
@@ -154,7 +154,7 @@ fn forward(number: usize, events: ChildStdout, notices: &Sender<Notice>) {
         let notice = match read_line(&mut events) {
             Ok(Some(event)) => Notice::Event(number, event),
             Ok(None) => Notice::Closed(number, None),
-            Err(error) => Notice::Closed(number, Some(format!("{error:#}"))),
+            Err(error) => Notice::Closed(number, Some(error_text(&error))),
         };
         let closed = matches!(notice, Notice::Closed(..));
         // The receiver has gone when the cluster has ended.

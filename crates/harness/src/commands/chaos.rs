@@ -17,7 +17,7 @@ use crate::control::{ChurnJob, IdleName, MemberLocation, StoreJob, TransportName
 use crate::lab::{DISK, HostPlan, LabMap, LabPlan, LinkConditions, is_root};
 use crate::operations::history::HistoryFile;
 use crate::operations::recorder::OperationRecorder;
-use crate::terminal::{CommandVerdict, Interrupts, output, units};
+use crate::terminal::{CommandVerdict, Interrupts, error_text, output, units};
 
 /// Kill, halt, cut off, restart and disturb members under load, and check that the others continue and agree
 #[derive(Debug, Args)]
@@ -185,7 +185,7 @@ fn choose(arguments: &ChaosArguments, interrupts: &Interrupts) -> Result<(Vec<Fa
         let (is_impossible, why): (fn(FaultKind) -> bool, _) = match find_lab(arguments, interrupts) {
             Ok(map) if map.has_disks => (|_| false, String::new()),
             Ok(_) => (|kind| kind == FaultKind::SlowDisk, NO_DISKS.into()),
-            Err(error) => (FaultKind::needs_lab, format!("{error:#}")),
+            Err(error) => (FaultKind::needs_lab, error_text(&error)),
         };
         let kinds = kinds.extract_if(.., |kind| is_impossible(*kind));
         left_out.extend(kinds.map(|kind| format!("{} is left out: {why}", kind.name())));

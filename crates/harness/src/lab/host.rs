@@ -13,6 +13,7 @@ use super::HostPlan;
 use super::disk::{DiskConditions, HostDisk};
 use super::wire::run_program;
 use crate::lines::{read_line, write_line};
+use crate::terminal::error_text;
 
 /// Mounts what the first line of standard input asks for, answers with an empty line or what has failed, and then waits until standard input
 /// closes.
@@ -24,7 +25,7 @@ pub(crate) fn run() -> Result<()> {
     let Some((name, plan)) = read_line::<(String, HostPlan)>(&mut pipe)? else { return Ok(()) };
     let mut disk = match prepare(&name, &plan) {
         Ok(disk) => disk,
-        Err(error) => return write_line(&mut stdout(), &Some(format!("{error:#}"))),
+        Err(error) => return write_line(&mut stdout(), &Some(error_text(&error))),
     };
     write_line(&mut stdout(), &None::<String>)?;
     // Orphans are this process's to reap, except the programs that it itself waits for.
@@ -41,7 +42,7 @@ pub(crate) fn run() -> Result<()> {
     while let Some(conditions) = read_line::<DiskConditions>(&mut pipe)? {
         let _turn = lock(&reaping);
         let done = disk.as_mut().map_or(Ok(()), |disk| disk.set(conditions));
-        write_line(&mut stdout(), &done.err().map(|error| format!("{error:#}")))?;
+        write_line(&mut stdout(), &done.err().map(error_text))?;
     }
     Ok(())
 }

@@ -20,6 +20,7 @@ use super::{
     HostClock, LabHost, LabPlan, LinkConditions, WireReply, WireRequest, addresses, outside, reply_of,
 };
 use crate::lines::{read_line, write_line};
+use crate::terminal::error_text;
 
 /// Builds what the first line of standard input asks for, then does what further lines ask, and those of programs outside the hosts, until
 /// standard input closes.
@@ -32,7 +33,7 @@ pub(crate) fn run() -> Result<()> {
     let WireRequest::Build(plan) = request else { bail!("not a plan: {request:?}") };
     let network = match BuiltNetwork::build(plan) {
         Ok(network) => Arc::new(Mutex::new(network)),
-        Err(error) => return write_line(&mut stdout(), &WireReply::Failed { message: format!("{error:#}") }),
+        Err(error) => return write_line(&mut stdout(), &WireReply::Failed { message: error_text(&error) }),
     };
     let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(CONTROL)?)?;
     let shared = Arc::clone(&network);
@@ -71,7 +72,7 @@ fn serve(requests: &mut impl BufRead, replies: &mut impl Write, network: &Mutex<
             WireRequest::SetDisk { host, conditions } => network.set_disk(host, conditions),
         };
         drop(network);
-        let failed = |error| WireReply::Failed { message: format!("{error:#}") };
+        let failed = |error| WireReply::Failed { message: error_text(&error) };
         write_line(replies, &done.map_or_else(failed, |()| WireReply::Done))?;
     }
     Ok(())

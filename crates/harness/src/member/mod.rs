@@ -35,6 +35,7 @@ use crate::control::{
     ChangeReport, GroupJob, MemberEvent, MemberJob, MemberReport, MemberWork, ModeName, TransportName,
 };
 use crate::lines::{read_line, write_line};
+use crate::terminal::error_text;
 pub(crate) use genuine::HEADER_BYTES as GENUINE_HEADER_BYTES;
 pub(crate) use multicast::subgroup;
 use parent_watchdog::ParentWatchdog;
@@ -64,14 +65,14 @@ pub(crate) fn run(parent: u32) -> i32 {
             Ok(Ended::Well) => 0,
             Ok(Ended::Badly) => 1,
             Err(error) => {
-                say(&MemberEvent::Failed { message: format!("{error:#}") });
+                say(&MemberEvent::Failed { message: error_text(&error) });
                 1
             }
         },
         // The parent has gone already.
         Ok(None) => 1,
         Err(error) => {
-            say(&MemberEvent::Failed { message: format!("{error:#}") });
+            say(&MemberEvent::Failed { message: error_text(&error) });
             1
         }
     }
@@ -385,7 +386,7 @@ fn finish(mut member: impl PolledMember, outcome: Result<MemberReport>, watchdog
             Ended::Well
         }
         Err(error) => {
-            say(&MemberEvent::Failed { message: format!("{error:#}") });
+            say(&MemberEvent::Failed { message: error_text(&error) });
             let deadline = Instant::now() + LINGER;
             while !watchdog.is_stopped() && Instant::now() < deadline {
                 std::thread::sleep(Duration::from_millis(1));

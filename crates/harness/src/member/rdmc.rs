@@ -10,6 +10,7 @@ use super::parent_watchdog::ParentWatchdog;
 use super::{Ended, ProgressTicker, config, report_progress, say};
 use crate::clock::now_ns;
 use crate::control::{GroupJob, MemberEvent, MemberReport, RdmcJob, ScheduleName, TransportName};
+use crate::terminal::error_text;
 
 pub(super) fn perform(group: &GroupJob, job: &RdmcJob, watchdog: &ParentWatchdog) -> Result<Ended> {
     let schedule = job.schedule.map(Schedule::from);
@@ -28,7 +29,7 @@ pub(super) fn perform(group: &GroupJob, job: &RdmcJob, watchdog: &ParentWatchdog
             Ended::Well
         }
         Err(error) => {
-            say(&MemberEvent::Failed { message: format!("{error:#}") });
+            say(&MemberEvent::Failed { message: error_text(&error) });
             Ended::Badly
         }
     };

@@ -14,6 +14,13 @@ pub fn escaped_text(text: &str) -> Cow<'_, str> {
     escape(text, |c| c.is_control() && c != '\n' && c != '\t')
 }
 
+/// Returns lines of a log with their control characters escaped, except for ends of lines, tabulators and, `with_colours`, what begins a
+/// colour.
+#[must_use]
+pub(super) fn escaped_line(text: &str, with_colours: bool) -> Cow<'_, str> {
+    escape(text, |c| c.is_control() && c != '\n' && c != '\t' && !(with_colours && c == '\u{1b}'))
+}
+
 fn escape(text: &str, is_escaped: impl Fn(char) -> bool) -> Cow<'_, str> {
     if !text.contains(&is_escaped) {
         return Cow::Borrowed(text);

@@ -14,6 +14,7 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
+use super::escape::escaped_line;
 use super::output;
 
 /// How much is logged, and in which form: options of every command.
@@ -142,7 +143,9 @@ struct LogWriter {
 
 impl Write for LogWriter {
     fn write(&mut self, bytes: &[u8]) -> IoResult<usize> {
+        // Names and reasons of others are among it. Colours are of this program: then what a message has of them is escaped already.
         let text = String::from_utf8_lossy(bytes);
+        let text = escaped_line(&text, console::colors_enabled_stderr());
         let lines: Vec<String> =
             text.trim_end_matches('\n').split('\n').map(|line| format!("{}{line}", self.priority)).collect();
         output::log_line(lines.join("\n"));

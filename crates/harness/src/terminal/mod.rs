@@ -3,6 +3,7 @@
 
 pub mod bars;
 mod error_output;
+mod error_text;
 mod escape;
 mod interrupts;
 pub mod log;
@@ -11,6 +12,7 @@ mod pending;
 pub mod table;
 pub mod units;
 
+pub use error_text::error_text;
 pub use escape::{escaped, escaped_text};
 pub use interrupts::{INTERRUPTED_STATUS, Interrupted, Interrupts};
 pub use pending::PendingNote;

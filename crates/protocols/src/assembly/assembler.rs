@@ -271,7 +271,9 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
                 self.hops += 1;
                 self.ask_soon(now, other);
             }
-            AssemblyAnswer::Redirect(_) => self.on_unaccepted(now, contact, "it follows another contact".into()),
+            AssemblyAnswer::Redirect(_) => {
+                self.on_unaccepted(now, contact, "it follows another contact".into())
+            }
             AssemblyAnswer::Later(reason) => self.on_unaccepted(now, contact, reason),
             AssemblyAnswer::Refused(_) => {
                 unreachable!("the driver hands in a refusal with handle_failure")

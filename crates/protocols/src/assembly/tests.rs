@@ -157,7 +157,9 @@ fn a_contact_names_the_others_that_are_missing() {
                 core.handle_failure(now, CallFailure::Unheard("no process listens there".into()));
             }
             // It will ask this process, which precedes it.
-            Some(AssemblyAction::Ask { .. }) => core.handle_answer(now, AssemblyAnswer::Later("later".into())),
+            Some(AssemblyAction::Ask { .. }) => {
+                core.handle_answer(now, AssemblyAnswer::Later("later".into()))
+            }
             Some(AssemblyAction::Progress(AssemblyProgress::Calling { contact, cause })) => {
                 assert_eq!((contact, cause.as_str()), ('a', "no process listens there"));
                 reported.push(now.since(start()).as_secs());

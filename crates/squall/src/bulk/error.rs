@@ -89,7 +89,7 @@ pub enum BulkError {
     #[error("files cannot be sent or received over shared memory: choose TCP or RDMA")]
     NotFiles,
     /// A file could not be prepared.
-    #[error("{0}")]
+    #[error(transparent)]
     File(#[from] std::io::Error),
     /// A member has violated the protocol.
     #[error("a member has violated the protocol: run the same release at all members")]

@@ -13,7 +13,7 @@ squall_fabric::debug_as_text!(LogFolderError);
 pub enum LogFolderError {
     /// It cannot be made or locked.
     #[error("cannot keep a log: {0}")]
-    Folder(#[from] FolderError),
+    Folder(FolderError),
     /// What is in it cannot be used.
     #[error("cannot keep a log in {}: {cause}", folder.display())]
     Storage {
@@ -132,4 +132,10 @@ pub enum LogFolderError {
         /// How many records it has.
         records: u64,
     },
+}
+
+impl From<FolderError> for LogFolderError {
+    fn from(cause: FolderError) -> Self {
+        Self::Folder(cause)
+    }
 }

@@ -37,5 +37,11 @@ pub enum CompositeError {
     Verbs(#[from] VerbsError),
     /// A system call failed.
     #[error("failed to set up the transports: {0}")]
-    System(#[from] io::Error),
+    System(io::Error),
+}
+
+impl From<io::Error> for CompositeError {
+    fn from(cause: io::Error) -> Self {
+        Self::System(cause)
+    }
 }

@@ -123,7 +123,13 @@ pub enum ProofError {
     Secret,
     /// The connection failed during the proof.
     #[error("the connection failed during the proof: {0}")]
-    Io(#[from] io::Error),
+    Io(io::Error),
+}
+
+impl From<io::Error> for ProofError {
+    fn from(cause: io::Error) -> Self {
+        Self::Io(cause)
+    }
 }
 
 /// Returns what to do when two ends have no version in common.

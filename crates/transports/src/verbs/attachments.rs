@@ -174,7 +174,7 @@ pub(super) fn register_attachment(
     // SAFETY: a region of at least one page. Its words are atomics; pages that are unmapped while they are
     // registered stay with the device.
     let key = unsafe { domain.register(base, bytes, address, KeyAccess::Remote) };
-    key.map_err(|source| VerbsError::MemoryLock { bytes, source })
+    key.map_err(|cause| VerbsError::MemoryLock { bytes, cause })
 }
 
 const OTHER_SIZE: VerbsViolation =

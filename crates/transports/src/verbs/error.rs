@@ -40,32 +40,32 @@ pub enum VerbsError {
     },
     /// This process may not lock enough memory.
     #[error(
-        "the device cannot lock {bytes} bytes of memory for this process ({source}): raise the limit of locked \
+        "the device cannot lock {bytes} bytes of memory for this process ({cause}): raise the limit of locked \
          memory (`ulimit -l unlimited`, `memlock` in limits.conf, LimitMEMLOCK= of a systemd unit)"
     )]
     MemoryLock {
         /// The number of bytes to lock.
         bytes: usize,
         /// The system's error.
-        source: io::Error,
+        cause: io::Error,
     },
     /// The list of peers is not valid: each other node needs exactly one stream.
     #[error("{0}")]
     Peers(String),
     /// A call of the system or the device failed.
-    #[error("{call} failed: {source}")]
+    #[error("{call} failed: {cause}")]
     System {
         /// The function that was called.
         call: &'static str,
         /// The system's error.
-        source: io::Error,
+        cause: io::Error,
     },
 }
 
 impl VerbsError {
     /// Returns a closure for `map_err` that names the failed call.
     pub(super) fn system(call: &'static str) -> impl Fn(io::Error) -> Self {
-        move |source| Self::System { call, source }
+        move |cause| Self::System { call, cause }
     }
 }
 

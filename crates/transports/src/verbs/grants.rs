@@ -129,7 +129,7 @@ fn register(
     // unmapped while they are registered stay with the device.
     let memory =
         unsafe { domain.register(region.pointer(range.start).cast(), bytes, address, KeyAccess::Remote) };
-    memory.map_err(|source| VerbsError::MemoryLock { bytes, source })
+    memory.map_err(|cause| VerbsError::MemoryLock { bytes, cause })
 }
 
 /// Returns the address to which a write of `writer` to `owner` under `grant` goes, `offset` words after the

@@ -32,7 +32,7 @@ impl VerbsFabric {
         self.take_in(node, stream.into()).map_err(|error| {
             let kind = match &error {
                 VerbsError::Peers(_) => io::ErrorKind::InvalidInput,
-                VerbsError::System { source, .. } | VerbsError::MemoryLock { source, .. } => source.kind(),
+                VerbsError::System { cause, .. } | VerbsError::MemoryLock { cause, .. } => cause.kind(),
                 _ => io::ErrorKind::Other,
             };
             io::Error::new(kind, error)

@@ -263,7 +263,7 @@ impl VerbsRegions {
         // SAFETY: all of the mapping. Posts hold it, receives hold their regions, and it is accessed by
         // atomics.
         let key = unsafe { domain.register(base, bytes, address, KeyAccess::Local) };
-        let key = key.map_err(|source| VerbsError::MemoryLock { bytes, source })?;
+        let key = key.map_err(|cause| VerbsError::MemoryLock { bytes, cause })?;
         Ok(entry.keys[peer].insert(key).local())
     }
 
@@ -316,7 +316,7 @@ pub(super) fn try_lock(device: &Arc<VerbsDevice>, bytes: usize) -> Result<(), Ve
     let (base, bytes) = (mapping.base(), mapping.bytes());
     // SAFETY: all of the mapping, which outlives the key and is not accessed.
     let key = unsafe { domain.register(base, bytes, base.as_ptr().addr() as u64, KeyAccess::Local) };
-    key.map(drop).map_err(|source| VerbsError::MemoryLock { bytes, source })
+    key.map(drop).map_err(|cause| VerbsError::MemoryLock { bytes, cause })
 }
 
 /// The page size of x86-64.

@@ -77,7 +77,7 @@ impl Trial {
         let address = base.as_ptr().addr() as u64;
         // SAFETY: the region lives in the trial as long as the key, and its words are atomics.
         let memory = unsafe { domain.register(base, bytes, address, KeyAccess::Remote) };
-        let memory = memory.map_err(|source| Failure::Shortage(VerbsError::MemoryLock { bytes, source }))?;
+        let memory = memory.map_err(|cause| Failure::Shortage(VerbsError::MemoryLock { bytes, cause }))?;
         let remote = RemoteMemory { address, key: memory.remote() };
         let place = regions.place(&source);
         let source_key = regions.local_key(place, 0, &domain).map_err(Failure::Shortage)?;

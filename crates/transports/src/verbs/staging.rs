@@ -43,7 +43,7 @@ impl StagingRing {
         // SAFETY: all of the mapping, which is unmapped after the queue pair whose posts name it is gone;
         // only the thread that posts stores into it, and never into a piece that is in use.
         let key = unsafe { domain.register(base, bytes, base.as_ptr().addr() as u64, KeyAccess::Local) };
-        let key = key.map_err(|source| VerbsError::MemoryLock { bytes, source })?;
+        let key = key.map_err(|cause| VerbsError::MemoryLock { bytes, cause })?;
         Ok(Self { ring: Ring { capacity: CAPACITY, head: 0, used: 0 }, key, mapping })
     }
 

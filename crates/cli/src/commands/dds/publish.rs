@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use clap::Args;
 use serde_json::json;
 use squall_dds::{ClientWriter, DurabilityKind, Qos, TopicData, TopicDescription, WriteError};
-use squall_harness::terminal::{CommandVerdict, output};
+use squall_harness::terminal::{CommandVerdict, error_text, output};
 
 use super::{Connected, DomainArguments, LOOK_PERIOD, TopicArguments, endpoint_qos};
 use crate::input_lines;
@@ -56,7 +56,7 @@ pub(super) fn run(arguments: PubArguments) -> Result<CommandVerdict> {
         let mut written = 0;
         let outcome = publish(&arguments, connected, pause, &mut written);
         if arguments.json {
-            let error = outcome.as_ref().err().map(|error| format!("{error:#}"));
+            let error = outcome.as_ref().err().map(error_text);
             output::json(&json!({ "written": written, "error": error }))?;
         }
         outcome.map(|()| CommandVerdict::Good)
