@@ -60,6 +60,8 @@ pub struct Assembler<A, E> {
     hopeless: BTreeMap<A, E>,
     /// Errors by contact, of those where a process listens that has not proved the secret.
     unproved: BTreeMap<A, E>,
+    /// The contacts that follow another one, which they name, by themselves.
+    redirections: BTreeMap<A, A>,
     /// The latest failure of a call.
     cause: String,
     /// Why each contact has not accepted this process, or not joined it, the last time it was asked.
@@ -120,6 +122,7 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
             hops: 0,
             hopeless: BTreeMap::new(),
             unproved: BTreeMap::new(),
+            redirections: BTreeMap::new(),
             cause: String::new(),
             obstacles: BTreeMap::new(),
             reminders: Reminders::default(),
@@ -253,6 +256,7 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
         let Some(AssemblerCall::Ask(contact)) = self.call.take() else { return };
         self.unproved.remove(&contact);
         self.hopeless.remove(&contact);
+        self.redirections.remove(&contact);
         if self.role != AssemblerRole::Open {
             return self.actions.push_back(AssemblyAction::Discard);
         }
@@ -269,6 +273,7 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
                 if self.hops < HOPS_MAX && self.contacts.others().any(|one| *one == other) =>
             {
                 self.hops += 1;
+                self.redirections.insert(contact, other.clone());
                 self.ask_soon(now, other);
             }
             AssemblyAnswer::Redirect(_) => {
@@ -296,6 +301,7 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
 
     fn on_contact_failed(&mut self, now: Instant, contact: A, failure: CallFailure<E>) {
         self.unproved.remove(&contact);
+        self.redirections.remove(&contact);
         let cause = match failure {
             CallFailure::Unheard(cause) | CallFailure::Again(cause) => cause,
             CallFailure::Unproved(error) => {
@@ -312,7 +318,7 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
         if self.is_refused() {
             return self.give_up(AssemblyFailure::Hopeless(cause));
         }
-        self.report_obstacle(now, contact.clone(), cause);
+        self.report_obstacle(now, contact, cause);
         self.ask_next(now);
     }
 
@@ -320,7 +326,9 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
     /// process has gathered none, and if those that refuse it could begin without it: then it is the one that is wrong, and a stranger
     /// at one address does not end the first contact of two.
     fn is_refused(&self) -> bool {
-        let is_final = |contact| self.hopeless.contains_key(contact);
+        let refuses = |contact: &A| self.hopeless.contains_key(contact);
+        // A contact that follows another one leaves the decision to that.
+        let is_final = |contact: &A| refuses(contact) || self.redirections.get(contact).is_some_and(refuses);
         if self.contacts.others().all(is_final) {
             return true;
         }
@@ -336,8 +344,8 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
         // A process that gathers waits for contacts after it on the list to ask it, and they do so at once.
         let place = self.contacts.all().iter().position(|one| *one == contact);
         match self.gathers() && place > self.contacts.own() {
-            true => drop(self.obstacles.insert(contact.clone(), reason)),
-            false => self.report_obstacle(now, contact.clone(), reason),
+            true => drop(self.obstacles.insert(contact, NOT_JOINED.into())),
+            false => self.report_obstacle(now, contact, reason),
         }
         self.ask_next(now);
     }
@@ -397,4 +405,5 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
 const HOPS_MAX: u32 = 4;
 /// The time limit of a call to a contact, in handshakes: the contact may serve other processes first.
 const PATIENCE: u32 = 5;
+const NOT_JOINED: &str = "it runs, and has not joined this process: see its log";
 const NOT_ASKED: &str = "it has not been asked yet";

@@ -127,6 +127,27 @@ fn unproved(core: &mut Core) -> bool {
     matches!(core.actions.back(), Some(AssemblyAction::GiveUp(AssemblyFailure::Hopeless(_))))
 }
 
+/// A contact that follows another one refuses what that one refuses.
+#[test]
+fn a_refusal_by_the_contact_that_the_others_follow_ends_a_process() {
+    let mut core = process('x', 3, &['a', 'b']);
+    let asks = |core: &mut Core, whom: char| {
+        let asked = actions(core);
+        assert!(
+            matches!(asked[..], [.., AssemblyAction::Ask { contact, .. }] if contact == whom),
+            "{asked:?}"
+        );
+    };
+    let never = || CallFailure::Never("other subgroups".into());
+    asks(&mut core, 'a');
+    core.handle_failure(start(), never());
+    asks(&mut core, 'b');
+    core.handle_answer(start(), AssemblyAnswer::Redirect('a'));
+    asks(&mut core, 'a');
+    core.handle_failure(start(), never());
+    assert!(matches!(core.actions.back(), Some(AssemblyAction::GiveUp(AssemblyFailure::Hopeless(_)))));
+}
+
 /// A process whose proof all contacts refuse ends at once. The first contact of two stays: the other one may be wrong.
 #[test]
 fn a_process_that_all_contacts_refuse_without_a_proof_ends() {
@@ -170,6 +191,9 @@ fn a_contact_names_the_others_that_are_missing() {
         }
     };
     assert_eq!(reported, [0, 4], "of some forty calls in ten seconds");
-    let missing = vec![('a', "no process listens there".into()), ('c', "later".into())];
+    let missing = vec![
+        ('a', "no process listens there".into()),
+        ('c', "it runs, and has not joined this process: see its log".into()),
+    ];
     assert_eq!(failure, AssemblyFailure::Incomplete { joined: 1, missing, coordinator: None });
 }
