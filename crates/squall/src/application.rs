@@ -108,6 +108,11 @@ impl GroupHandles {
         self.slot(id).tally().taken().0
     }
 
+    /// Returns the slots of all subgroups, by id.
+    pub(crate) fn slots(&self) -> &[Arc<SubgroupSlot>] {
+        &self.slots
+    }
+
     fn slot(&self, id: SubgroupId) -> &SubgroupSlot {
         &self.slots[id.0 as usize]
     }

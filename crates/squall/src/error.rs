@@ -150,6 +150,11 @@ pub enum JoinError {
     /// An upcall was given for a subgroup that the configuration does not have.
     #[error("there is no subgroup `{0}` in the configuration")]
     UnknownSubgroup(String),
+    /// An upcall was given for a subgroup that is divided into shards.
+    #[error(
+        "`{0}` is divided into shards, whose messages are the updates of an object: open that with `Group::object`, and give no upcall"
+    )]
+    DividedSubgroup(String),
     /// An upcall was given for messages to shards, and the configuration has none.
     #[error(
         "there are no shards for `Builder::on_multicast`: add tables [genuine.shards.NAME] to the configuration"

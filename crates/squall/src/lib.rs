@@ -111,6 +111,7 @@ pub use operate::inquiry::{
     HeldUpLine, LAGS_MAX, LagLine, LatencyLine, LogLine, MemberLine, MemberStatus, ShardLine, ShardsLine,
     SlowestLine, SubgroupLine, TrafficLine, ViewChangeLine, WindowLine, ask_status,
 };
+pub use operate::missing::MissingData;
 pub use operate::{metrics, recovery, trace};
 pub use shared_poller::{PolledBy, SharedPoller};
 pub use slot::{MessageOutcome, Position, SubgroupView};

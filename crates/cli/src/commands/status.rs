@@ -37,8 +37,10 @@ pub(crate) struct StatusArguments {
 
 const EXAMPLES: &str =
     "Any member that answers names the others, which are then asked, too. The exit status is 0 if \
-all members of the latest view answer, messages can flow at all of them, no subgroup has stalled for longer \
-than --stalled-after because a member takes no messages, and no disk or lack of processors holds one up. The column `held up by` names \
+all members of the latest view answer, messages can flow at all of them, all have their data, no subgroup has stalled for longer \
+than --stalled-after because a member takes no messages, no disk or lack of processors holds one up, and there are not two groups \
+with the cluster's name. A member that `fetches data` lacks the state of an object, or messages of its log: lines below the table say \
+what. The columns `sent` and `delivered` count since the member has joined. The column `held up by` names \
 the member that others wait for, and why: its consumer (its application takes no messages), its disk, its processor (other programs \
 have it), or its link. Of a group with shards, a second \
 table has the messages that each member of a shard has sent and delivered, those that it has not delivered yet (pending), the latest \
@@ -85,9 +87,19 @@ impl SlowMember {
     }
 }
 
+/// A view that its members are in, as far as they answer.
+#[derive(Debug, PartialEq, Serialize)]
+struct LiveView {
+    view: u64,
+    /// Of the members that answer.
+    addresses: Vec<String>,
+}
+
 #[derive(Debug, Serialize)]
 struct Report<'a> {
     members: &'a [Line],
+    /// More than one if members of the cluster are in groups apart.
+    views: &'a [LiveView],
     stalls: &'a [Stall],
     slow: &'a [SlowMember],
     well: bool,
@@ -105,24 +117,30 @@ pub(crate) fn run(arguments: &StatusArguments) -> Result<CommandVerdict> {
             Err(error) => (None, Some(error)),
         };
         // A member may be reached at several addresses.
-        let key = status
-            .as_ref()
-            .map_or_else(|| (1, address.to_string()), |status| (0, format!("{:08}", status.node)));
+        let key = status.as_ref().map_or_else(
+            || (1, address.to_string()),
+            |status| (0, format!("{:08} {}", status.node, status.group)),
+        );
         lines.insert(key, Line { address: address.to_string(), status, error });
     }
     let lines: Vec<Line> = lines.into_values().collect();
+    let views = live_views(&lines);
     let stalls = stalls(&lines);
     let slow = slow_members(&lines);
     let has_stalled = |stall: &Stall| stall.seconds >= arguments.stalled_after.as_secs_f64();
-    let well = is_well(&lines) && !stalls.iter().any(has_stalled) && !slow.iter().any(SlowMember::is_fault);
+    let well = is_well(&lines)
+        && views.len() < 2
+        && !stalls.iter().any(has_stalled)
+        && !slow.iter().any(SlowMember::is_fault);
     if arguments.json {
-        output::json(&Report { members: &lines, stalls: &stalls, slow: &slow, well })?;
+        output::json(&Report { members: &lines, views: &views, stalls: &stalls, slow: &slow, well })?;
     }
     let is_answered = lines.iter().any(|line| line.status.is_some());
     // The reasons say what to do: start a member, or compare the secrets.
     ensure!(is_answered, "{}", reasons(&lines));
     if !arguments.json {
         print(&lines, &stalls, &slow);
+        print_apart(&views);
     }
     Ok(if well { CommandVerdict::Good } else { CommandVerdict::Bad })
 }
@@ -183,13 +201,51 @@ fn slow_members(lines: &[Line]) -> Vec<SlowMember> {
 const SHOWN_MILLIS: u64 = 500;
 const SHOWN_PERCENT: u32 = 50;
 
-/// Whether all members of the latest view report that they are in it, and that messages can flow.
+/// The views in which messages flow, apart from one that some of its members have left already for a later one. There is one, or the
+/// cluster has two groups.
+fn live_views(lines: &[Line]) -> Vec<LiveView> {
+    let answers = || lines.iter().filter_map(|line| Some((&line.address, line.status.as_ref()?)));
+    let key = |status: &MemberStatus| {
+        let nodes: Vec<u32> = status.members.iter().map(|member| member.node).collect();
+        (status.group, status.view, nodes)
+    };
+    let mut views: BTreeMap<(u64, u64, Vec<u32>), Vec<String>> = BTreeMap::new();
+    for (address, status) in answers().filter(|(_, status)| status.ready) {
+        views.entry(key(status)).or_default().push(address.clone());
+    }
+    views.retain(|view, _| {
+        let (group, number, nodes) = view;
+        let has_left = |status: &MemberStatus| {
+            status.group == *group && nodes.contains(&status.node) && status.view > *number
+        };
+        !answers().any(|(_, status)| has_left(status))
+    });
+    views.into_iter().map(|((_, view, _), addresses)| LiveView { view, addresses }).collect()
+}
+
+/// Says that the cluster has two groups, and where.
+fn print_apart(views: &[LiveView]) {
+    if views.len() < 2 {
+        return;
+    }
+    let each =
+        views.iter().map(|LiveView { view, addresses }| format!("view {view} at {}", addresses.join(", ")));
+    output::note(format_args!(
+        "squall: the cluster has {} groups apart from each other: {}. Each takes messages of its own: end the members of all but one of \
+         them, and start these with empty folders",
+        views.len(),
+        each.collect::<Vec<_>>().join("; ")
+    ));
+}
+
+/// Whether all members of the latest view report that they are in it, that messages can flow, and that they have their data.
 fn is_well(lines: &[Line]) -> bool {
     let statuses: Vec<&MemberStatus> = lines.iter().filter_map(|line| line.status.as_ref()).collect();
     let Some(latest) = statuses.iter().max_by_key(|status| status.view) else { return false };
     latest.members.iter().all(|member| {
         let of_member = statuses.iter().find(|status| status.node == member.node);
-        of_member.is_some_and(|status| status.ready && status.view == latest.view)
+        of_member
+            .is_some_and(|status| status.ready && status.missing.is_empty() && status.view == latest.view)
     })
 }
 
@@ -209,6 +265,7 @@ fn print(lines: &[Line], stalls: &[Stall], slow: &[SlowMember]) {
         };
         let members: Vec<String> = status.members.iter().map(|member| member.rank.to_string()).collect();
         let state = match (status.ready, status.without_majority) {
+            (true, _) if !status.missing.is_empty() => "fetches data",
             (true, _) => "ready",
             (false, true) => "waits for a majority",
             (false, false) => "changes views",
@@ -219,8 +276,8 @@ fn print(lines: &[Line], stalls: &[Stall], slow: &[SlowMember]) {
             status.view.to_string(),
             members.join(","),
             state.into(),
-            status.subgroups.iter().map(|subgroup| subgroup.sent).sum::<u64>().to_string(),
-            status.subgroups.iter().map(|subgroup| subgroup.delivered).sum::<u64>().to_string(),
+            status.subgroups.iter().map(|subgroup| subgroup.sent_total).sum::<u64>().to_string(),
+            status.subgroups.iter().map(|subgroup| subgroup.delivered_total).sum::<u64>().to_string(),
             waits_for(status).iter().map(WaitedMember::to_string).collect::<Vec<_>>().join(", "),
         ]);
     }
@@ -235,6 +292,9 @@ fn print(lines: &[Line], stalls: &[Stall], slow: &[SlowMember]) {
         ));
     }
     for status in lines.iter().filter_map(|line| line.status.as_ref()) {
+        if !status.missing.is_empty() {
+            output::line(format!("member {}: {}", status.rank, status.missing));
+        }
         if status.log.is_some_and(|log| log.is_short) {
             output::line(format!(
                 "member {}: its disk is nearly full, and it takes no new durable messages",
@@ -296,5 +356,47 @@ pub(crate) struct WaitedMember {
 impl fmt::Display for WaitedMember {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ({})", self.rank, self.cause)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// What a member of `view` answers, whose nodes are `members`.
+    fn line(group: u64, view: u64, node: u32, members: &[u32]) -> Line {
+        let member = |node: &u32| json!({ "node": node, "rank": node, "address": "" });
+        let members: Vec<serde_json::Value> = members.iter().map(member).collect();
+        let status = json!({
+            "group": group, "node": node, "rank": node, "view": view, "ready": true, "without_majority": false,
+            "missing": { "objects": [], "messages": null }, "members": members, "leaving": [], "holders": [],
+            "subgroups": [], "changes": [], "traffic": [], "log": null, "shards": null,
+        });
+        let status = serde_json::from_value(status).expect("it is a status");
+        Line { address: format!("10.0.0.{node}:7400"), status: Some(status), error: None }
+    }
+
+    fn live(lines: &[Line]) -> Vec<(u64, Vec<String>)> {
+        live_views(lines).into_iter().map(|view| (view.view, view.addresses)).collect()
+    }
+
+    /// Members that were split, by a recovery for example, are in two views, and so are those of groups that began apart.
+    #[test]
+    fn groups_that_are_apart_are_found() {
+        let split = [line(7, 1, 0, &[0, 1]), line(7, 1, 1, &[0, 1]), line(7, 2, 2, &[2])];
+        let addresses = |nodes: &[u32]| nodes.iter().map(|node| format!("10.0.0.{node}:7400")).collect();
+        assert_eq!(live(&split), [(1, addresses(&[0, 1])), (2, addresses(&[2]))]);
+        let apart = [line(7, 0, 0, &[0]), line(8, 0, 0, &[0])];
+        assert_eq!(live(&apart).len(), 2);
+    }
+
+    /// A member that has not noticed the next view yet, or is no member of it any more, is no second group.
+    #[test]
+    fn a_view_that_members_have_left_is_over() {
+        let late = [line(7, 2, 0, &[0, 1]), line(7, 1, 1, &[0, 1, 2]), line(7, 1, 2, &[0, 1, 2])];
+        assert_eq!(live(&late), [(2, vec!["10.0.0.0:7400".to_owned()])]);
+        assert_eq!(live(&[line(7, 1, 0, &[0, 1]), line(7, 1, 1, &[0, 1])]).len(), 1);
     }
 }

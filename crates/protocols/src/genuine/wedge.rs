@@ -52,6 +52,13 @@ impl GenuineMember {
         self.shard.as_ref().filter(|shard| shard.has_state).map(|shard| shard.shard)
     }
 
+    /// Returns the own shard, if the application is to have its state here and does not have it yet.
+    #[must_use]
+    pub fn lacked_state(&self) -> Option<usize> {
+        let lacks = |shard: &&ShardMember| self.settings.has_states && !shard.has_state;
+        self.shard.as_ref().filter(lacks).map(|shard| shard.shard)
+    }
+
     /// Nothing is sent, sequenced, acknowledged or delivered any more in this view \[G9\].
     fn stop(&mut self) {
         self.is_wedged = true;

@@ -119,6 +119,7 @@ mod tests {
     fn a_member_asks_until_its_log_is_whole() {
         let (mut transfer, register, mut log) = (transfer(), register(), LogState::new(1));
         for count in 1..=5 {
+            assert_eq!(log.lacking(&register.record.chain), 6 - count);
             let step = transfer.poll(at(0), &register, &log, &OTHERS);
             let BaseStep::Fetch { from, request } = step else { panic!("{step:?}") };
             assert_eq!(request, FetchRequest::Records { shard: 0, view: 0, from: count - 1, to: 5 });
@@ -127,6 +128,7 @@ mod tests {
             log.raise(0, 0, count);
         }
         assert_eq!(transfer.poll(at(0), &register, &log, &OTHERS), BaseStep::Whole);
+        assert_eq!(log.lacking(&register.record.chain), 0);
     }
 
     /// A process that does not know how earlier views have ended waits until that is on its disk, and not for longer.

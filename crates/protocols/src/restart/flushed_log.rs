@@ -108,6 +108,16 @@ impl LogState {
         Some(self.missing(shard, view, to))
     }
 
+    /// How many sequences of ended views are not here, as far as the list says.
+    #[must_use]
+    pub fn lacking(&self, chain: &ViewChain) -> u64 {
+        let of_shard = |(shard, log): (usize, &ShardLog)| -> u64 {
+            let views = chain.of_shard(shard).filter(|(view, _)| *view >= log.base.view);
+            views.map(|(view, trim)| trim.saturating_sub(log.count(view))).sum()
+        };
+        self.shards.iter().enumerate().map(of_shard).sum()
+    }
+
     /// What is missing of a view up to a trim; nothing that is here \[P3\].
     #[must_use]
     pub fn missing(&self, shard: usize, view: u64, to: u64) -> FetchRequest {

@@ -174,12 +174,22 @@ impl ProcessLog {
 
     /// Notes that the log has all of earlier views that it is to have.
     pub(crate) fn note_whole(&self) {
-        self.is_whole.store(true, Ordering::Relaxed);
+        self.lacking.store(WHOLE, Ordering::Relaxed);
+    }
+
+    /// Notes how many messages of earlier views it lacks, as far as is known.
+    pub(crate) fn note_missing(&self, count: u64) {
+        self.lacking.store(count, Ordering::Relaxed);
+    }
+
+    /// Returns how many messages of earlier views it lacks, as far as is known; `None` if it lacks none.
+    pub(crate) fn missing(&self) -> Option<u64> {
+        Some(self.lacking.load(Ordering::Relaxed)).filter(|count| *count != WHOLE)
     }
 
     /// Returns whether [`ProcessLog::note_whole`] was called: before, records of earlier views may still come from other members.
     pub(crate) fn is_whole(&self) -> bool {
-        self.is_whole.load(Ordering::Relaxed)
+        self.lacking.load(Ordering::Relaxed) == WHOLE
     }
 
     /// Returns the view before which the log needs nothing, as far as it was looked at: checkpoints on the disk cover everything that it
@@ -383,6 +393,8 @@ impl ProcessLog {
 
 /// No base is known: there is no log of a subgroup.
 pub(super) const NO_BASE: u64 = u64::MAX;
+/// The log has all of earlier views.
+pub(super) const WHOLE: u64 = u64::MAX;
 
 /// How many frames are read at a time: most are short, and all have 1 GiB at most, which takes some seconds.
 const FRAMES_MAX: usize = 1024;

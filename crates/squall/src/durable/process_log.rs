@@ -47,8 +47,8 @@ pub(crate) struct ProcessLog {
     /// How earlier views have ended, as another process says, for the register.
     earlier: Mutex<Option<ViewChain>>,
     has_earlier: AtomicBool,
-    /// Whether the log has all of earlier views.
-    pub(super) is_whole: AtomicBool,
+    /// How many messages of earlier views the log lacks, as far as is known; [`WHOLE`](super::found::WHOLE): none.
+    pub(super) lacking: AtomicU64,
     /// The view before which the log needs nothing; [`NO_BASE`] if there is no log of a subgroup. Written under `progress`.
     pub(super) base: AtomicU64,
     /// Whether the tail of the log was found damaged.
@@ -165,7 +165,7 @@ impl ProcessLog {
             entered: AtomicU64::new(NOT_ENTERED),
             earlier: Mutex::default(),
             has_earlier: AtomicBool::new(false),
-            is_whole: AtomicBool::new(false),
+            lacking: AtomicU64::new(0),
             base: AtomicU64::new(NO_BASE),
             is_damaged,
             records,
@@ -278,7 +278,7 @@ impl ProcessLog {
     /// Notes that the process tries to enter a group.
     pub(crate) fn forget_entry(&self) {
         self.entered.store(NOT_ENTERED, Ordering::Relaxed);
-        self.is_whole.store(false, Ordering::Relaxed);
+        self.lacking.store(0, Ordering::Relaxed);
     }
 
     /// Returns the view in which the process has entered its group.

@@ -198,7 +198,9 @@ impl Builder {
         let named = self.upcalls.keys().chain(self.places.keys()).chain(self.services.keys());
         let unknown = named.into_iter().find(|name| !self.config.subgroups.contains_key(*name));
         if let Some(name) = unknown {
-            return Err(JoinError::UnknownSubgroup(name.clone()));
+            let is_divided = self.config.subgroups.contains_key(&format!("{name}/0"));
+            let error = if is_divided { JoinError::DividedSubgroup } else { JoinError::UnknownSubgroup };
+            return Err(error(name.clone()));
         }
         if self.on_multicast.is_some() && self.config.genuine.is_none() {
             return Err(JoinError::NoShards);
@@ -244,6 +246,7 @@ impl Builder {
         let feed = open_feed(&self.config, &mut handles);
         let places = Arc::new(self.places);
         let (only_join, log) = (self.only_join, durable::open(&self.config)?);
+        board.iter().for_each(|board| board.set_log(log.clone()));
         let durable = durable::shards(&self.config);
         let options = EntryOptions {
             config: &self.config,
@@ -316,9 +319,8 @@ fn open_metrics(
     status: &Arc<GroupStatus>,
 ) -> Result<Option<(Arc<FiguresBoard>, HttpServer)>, JoinError> {
     let Some(metrics) = &config.metrics else { return Ok(None) };
-    let tallies = slots.iter().map(|slot| Arc::clone(slot.tally())).collect();
     let names = config.subgroups.keys().cloned().collect();
-    let board = Arc::new(FiguresBoard::new(names, tallies, Arc::clone(status)));
+    let board = Arc::new(FiguresBoard::new(names, slots.to_vec(), Arc::clone(status)));
     let server = serve_metrics(metrics, Arc::clone(&board))
         .map_err(|cause| JoinError::Metrics { address: metrics.listen.clone(), cause })?;
     log::info!("metrics are at http://{}/metrics", server.address());

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use squall_fabric::atomics::Ordering;
 use squall_fabric::{Duration, DurationHistogram, Fabric as _, Instant, NodeId};
 use squall_log::WriteTally;
+use squall_protocols::genuine::GenuineMember;
 use squall_protocols::group::{SubgroupId, ViewChange};
 use squall_protocols::membership::{Member, Membership, ViewChangeStep};
 use squall_transports::bootstrap::{Address, Asker};
@@ -20,6 +21,7 @@ use crate::operate::inquiry::{
     ShardsLine, SlowestLine, StatusQuestion, SubgroupLine, TrafficLine, ViewChangeLine, WindowLine,
 };
 use crate::operate::metrics::ShardFigures;
+use crate::operate::missing::MissingData;
 
 impl Stack {
     /// Answers a question that came to the admission listener.
@@ -116,11 +118,13 @@ impl Stack {
             })
         };
         MemberStatus {
+            group: self.status.session(),
             node: own,
             rank: members.iter().find(|member| member.node == own).map_or(0, |member| member.rank),
             view: view.map_or(0, |view| view.id),
             ready: self.group.is_ready(),
             without_majority: self.group.lacks_majority(),
+            missing: self.missing(),
             leaving: view.map_or_else(Vec::new, |view| view.leaving.iter().collect()),
             holders: view
                 .map_or_else(Vec::new, |view| view.holders.iter().map(|set| set.iter().collect()).collect()),
@@ -131,6 +135,15 @@ impl Stack {
             log: self.log.as_ref().map(|log| log_line(log)),
             shards: self.shard_figures().map(shards),
         }
+    }
+
+    /// Returns what of its data this member does not have yet.
+    fn missing(&self) -> MissingData {
+        let slots = self.names.iter().zip(self.group.application_ref().slots());
+        let mut missing = MissingData::of_member(slots, self.log.as_deref());
+        let shard = self.group.genuine_member().and_then(GenuineMember::lacked_state);
+        missing.objects.extend(shard.map(|shard| self.shards[shard].clone()));
+        missing
     }
 
     /// Returns what the transport has carried between this member and each other one.
@@ -169,7 +182,7 @@ fn log_line(log: &ProcessLog) -> LogLine {
 
 /// Returns what a member answers about the shards.
 fn shards(figures: ShardFigures) -> ShardsLine {
-    let ShardFigures { sent, under_way, own, behind } = figures;
+    let ShardFigures { sent, under_way, own, behind, lacked_state: _ } = figures;
     let mut lags: Vec<LagLine> =
         behind.into_iter().map(|(node, behind)| LagLine { node: node.0, behind }).collect();
     lags.sort_by_key(|lag| Reverse(lag.behind));

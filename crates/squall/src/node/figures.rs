@@ -116,7 +116,9 @@ impl Stack {
         let own = member.progress().map(|progress| (self.shards[progress.shard].clone(), progress));
         let mut behind = Vec::new();
         member.behind(|node, count| behind.push((node, count)));
-        Some(ShardFigures { sent: member.sent(), under_way: member.under_way(), own, behind })
+        let lacked_state = member.lacked_state().map(|shard| self.shards[shard].clone());
+        let (sent, under_way) = (member.sent(), member.under_way());
+        Some(ShardFigures { sent, under_way, own, behind, lacked_state })
     }
 }
 

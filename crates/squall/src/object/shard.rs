@@ -364,8 +364,9 @@ impl<T: Replicated> Shard<T> {
         }
     }
 
-    /// Lets this member send, if it has the state.
+    /// Lets this member send, if it has the state, and shows whether it has.
     pub(super) fn permit(&self, replica: &Replica<TypedMachine<T>>) {
+        self.slot.note_state(replica.position().is_some());
         if let Some(since) = replica.may_send_since() {
             lock(&self.outbox).begin(since);
         }

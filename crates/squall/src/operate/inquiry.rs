@@ -10,6 +10,7 @@ use squall_transports::bootstrap::{self, Address, BootstrapError, BootstrapPlan}
 use crate::config::Config;
 use crate::flight_record::FlightRecord;
 use crate::operate::calls::{FetchCall, FetchReply, RestartAnswer, RestartCall};
+use crate::operate::missing::MissingData;
 
 /// A question. An empty request is a question, too, by which a process finds out whether a group is running.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,7 +56,10 @@ pub(crate) struct JoinToken {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct MemberStatus {
-    /// Its number as a node, which is never used for another process.
+    /// The number of its group, which is another for each group that begins.
+    #[serde(default)]
+    pub group: u64,
+    /// Its number as a node, which is never used for another process of the group.
     pub node: u32,
     /// Its rank in the configuration.
     pub rank: u64,
@@ -66,6 +70,9 @@ pub struct MemberStatus {
     /// Whether it hears no majority of the view, and waits for one with its state.
     #[serde(default)]
     pub without_majority: bool,
+    /// What of its data it does not have yet, although messages flow.
+    #[serde(default)]
+    pub missing: MissingData,
     /// The members of the view, the oldest first; the oldest is the leader.
     pub members: Vec<MemberLine>,
     /// The members that wait to leave because they hold a state that no other member has yet: indices in `members`, ascending.
@@ -194,7 +201,8 @@ pub struct SubgroupLine {
     pub name: String,
     /// The number of messages that this member has sent in the current view.
     pub sent: u64,
-    /// The number of messages that this member has delivered in the current view.
+    /// The number of messages that this member has delivered to an upcall in the current view; what an application or an object pulls is in
+    /// `delivered_total` only.
     pub delivered: u64,
     /// The member that holds it up, as far as this member knows: this one has found no space for a message.
     pub held_up_by: Option<HeldUpLine>,

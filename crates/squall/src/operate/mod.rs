@@ -5,5 +5,6 @@ pub(crate) mod calls;
 pub(crate) mod flight;
 pub(crate) mod inquiry;
 pub mod metrics;
+pub(crate) mod missing;
 pub mod recovery;
 pub mod trace;

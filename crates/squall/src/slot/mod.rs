@@ -43,6 +43,8 @@ pub(crate) struct SubgroupSlot {
 struct SlotState {
     usage: Usage,
     holding: Holding,
+    /// The object has its state here, so that it can be read.
+    is_here: bool,
     /// The view with which the group begins again from its logs: this member makes the state from its log, or begins with the initial one.
     begins_again_in: Option<u64>,
 }
@@ -166,6 +168,18 @@ impl SubgroupSlot {
     /// Notes that an object is kept here.
     pub(crate) fn use_for_object(&self) {
         lock(&self.state).usage = Usage::Object;
+    }
+
+    /// Notes whether the object has its state here.
+    pub(crate) fn note_state(&self, is_here: bool) {
+        lock(&self.state).is_here = is_here;
+    }
+
+    /// Returns whether this member is in the subgroup, and its object there does not have its state yet.
+    pub(crate) fn lacks_state(&self) -> bool {
+        let is_in = lock(&self.outgoing).since.is_some();
+        let state = lock(&self.state);
+        is_in && state.usage == Usage::Object && !state.is_here
     }
 
     /// Returns what may be done with a state that this member has received, which has been in the subgroup since view

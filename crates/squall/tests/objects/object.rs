@@ -379,3 +379,37 @@ fn misuse_is_reported() {
     let other = Client::<Counters>::connect(&base(0), "nothing").unwrap_err();
     assert!(matches!(other, HandleError::UnknownSubgroup(_)));
 }
+
+/// What members report of an object is what has happened: the updates are delivered, its state is here, and in an idle group no member
+/// holds up another.
+#[test]
+fn the_status_of_an_object_is_right() {
+    let config = config("status", 3, SubgroupConfig::default());
+    let members = members(&config, 0..3);
+    members.iter().for_each(|(_, object)| object.wait_ready(PATIENCE).expect("the state is here"));
+    for id in 0..100 {
+        update(&members[id as usize % 3].1, "a", id);
+    }
+    let status = |rank: usize| {
+        let config = config(rank);
+        squall::ask_status(&config, &config.listen).expect("the member answers")
+    };
+    let deadline = Instant::now() + PATIENCE;
+    while (0..3).any(|rank| status(rank).subgroups[0].delivered_total < 100) {
+        assert!(Instant::now() < deadline, "all members apply all updates");
+    }
+    // For as long as it takes for a pause to be shown.
+    let until = Instant::now() + Duration::from_millis(700);
+    while Instant::now() < until {
+        for status in (0..3).map(status) {
+            let subgroup = &status.subgroups[0];
+            assert!(status.missing.is_empty(), "{}", status.missing);
+            assert_eq!(subgroup.delivered_total, 100, "{subgroup:?}");
+            let stands_still = subgroup.stood_still_millis.is_some_and(|millis| millis > 500);
+            let held = subgroup.held_up_by.is_some_and(|held| held.millis > 500);
+            assert!(!stands_still && !held, "{subgroup:?}");
+        }
+    }
+    let sent: u64 = (0..3).map(|rank| status(rank).subgroups[0].sent_total).sum();
+    assert_eq!(sent, 100);
+}

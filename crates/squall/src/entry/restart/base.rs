@@ -83,6 +83,7 @@ impl BaseFetcher {
             let begins = self.shards.iter().map(|subgroup| log.begin_of(*subgroup));
             begins.enumerate().for_each(|(shard, begin)| state.cover(shard, begin));
             state.cut(&register.record.chain);
+            log.note_missing(state.lacking(&register.record.chain));
             let others = self.others(&register);
             let now = self.now();
             let step = self.transfer.poll(now, &register, &state, &others);

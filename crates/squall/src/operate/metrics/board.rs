@@ -9,11 +9,14 @@ use squall_fabric::mutex::{lock, unless_held};
 use squall_log::WriteTally;
 use squall_protocols::genuine::ShardProgress;
 use squall_protocols::group::HoldUp;
-use squall_protocols::multicast::{DeliveryTally, MulticastCounters, WindowTimes};
+use squall_protocols::multicast::{MulticastCounters, WindowTimes};
 use squall_transports::{PeerTraffic, Waker};
 
+use crate::durable::ProcessLog;
 use crate::error::GroupError;
+use crate::operate::missing::MissingData;
 use crate::operate::trace;
+use crate::slot::SubgroupSlot;
 use crate::status::GroupStatus;
 
 /// What the polling thread knows about its member. Its vectors keep their space from time to time.
@@ -77,6 +80,8 @@ pub(crate) struct ShardFigures {
     pub(crate) own: Option<(String, ShardProgress)>,
     /// How many messages wait here for each member.
     pub(crate) behind: Vec<(NodeId, u64)>,
+    /// The own shard, if this member does not have its state yet.
+    pub(crate) lacked_state: Option<String>,
 }
 
 /// The view changes so far, by their duration: from the first suspicion or the wedge to the instant at which messages flow again.
@@ -120,8 +125,10 @@ impl ChangeCounts {
 pub(crate) struct FiguresBoard {
     /// The subgroups' names, by id.
     names: Vec<String>,
-    /// What the application has pulled, by id.
-    tallies: Vec<Arc<DeliveryTally>>,
+    /// Where the subgroups' windows are, by id.
+    slots: Vec<Arc<SubgroupSlot>>,
+    /// The log, once it is open, if there is one.
+    log: OnceLock<Arc<ProcessLog>>,
     status: Arc<GroupStatus>,
     figures: Mutex<MemberFigures>,
     /// How often the polling thread has looked whether to write.
@@ -131,13 +138,22 @@ pub(crate) struct FiguresBoard {
 }
 
 impl FiguresBoard {
-    pub(crate) fn new(
-        names: Vec<String>,
-        tallies: Vec<Arc<DeliveryTally>>,
-        status: Arc<GroupStatus>,
-    ) -> Self {
+    pub(crate) fn new(names: Vec<String>, slots: Vec<Arc<SubgroupSlot>>, status: Arc<GroupStatus>) -> Self {
         let (figures, looks, waker) = (Mutex::default(), AtomicU64::new(0), OnceLock::new());
-        Self { names, tallies, status, figures, looks, waker }
+        Self { names, slots, log: OnceLock::new(), status, figures, looks, waker }
+    }
+
+    pub(crate) fn set_log(&self, log: Option<Arc<ProcessLog>>) {
+        log.map(|log| self.log.get_or_init(|| log));
+    }
+
+    /// Returns what of its data the member does not have yet; `figures` are those that were read last.
+    pub(crate) fn missing(&self, figures: &MemberFigures) -> MissingData {
+        let log = self.log.get().map(AsRef::as_ref);
+        let mut missing = MissingData::of_member(self.names.iter().zip(&self.slots), log);
+        let shard = figures.shards.as_ref().and_then(|shards| shards.lacked_state.clone());
+        missing.objects.extend(shard);
+        missing
     }
 
     pub(crate) fn set_waker(&self, waker: Waker) {
@@ -167,7 +183,7 @@ impl FiguresBoard {
 
     /// Returns how many messages and bytes of the subgroup with this id the application has pulled.
     pub(crate) fn pulled(&self, id: usize) -> (u64, u64) {
-        self.tallies.get(id).map_or((0, 0), |tally| tally.taken())
+        self.slots.get(id).map_or((0, 0), |slot| slot.tally().taken())
     }
 
     /// Returns what the member has noticed lately, as a trace.

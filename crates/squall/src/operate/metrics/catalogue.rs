@@ -451,7 +451,7 @@ listen = \"127.0.0.1:9464\"      # or squall node --metrics 127.0.0.1:9464
 |---|---|
 | `/metrics` | the metrics below, in Prometheus' text format |
 | `/healthz` | 200 while the member joins or its polling thread lives; 503 if that hangs or the member has left: start it again |
-| `/readyz` | 200 while the member is in a view in which messages flow, else 503 |
+| `/readyz` | 200 while the member is in a view in which messages flow, and has the states of its objects and all of its log; else 503 with the reason |
 | `/trace` | what the member has noticed lately (views, suspicions, stalls), as a trace for ui.perfetto.dev; also after its group has ended |
 
 Anyone who can reach the address can read them; they show numbers and the names of subgroups. So listen on a loopback address or in

@@ -112,7 +112,7 @@ mod tests {
         figures.subgroups = vec![subgroup];
         let progress = ShardProgress { shard: 0, leads: true, delivered: 11, pending: 2, clock: 13 };
         let (own, behind) = (Some(("east".into(), progress)), vec![(NodeId(64), 2)]);
-        figures.shards = Some(ShardFigures { sent: 12, under_way: 3, own, behind });
+        figures.shards = Some(ShardFigures { sent: 12, under_way: 3, own, behind, lacked_state: None });
         drop(figures);
         Arc::new(board)
     }

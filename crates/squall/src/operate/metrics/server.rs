@@ -38,12 +38,15 @@ fn answer(path: &str, board: &FiguresBoard, registry: &Registry) -> HttpAnswer {
         "/healthz" => {
             HttpAnswer::line(503, &format!("the polling thread has not run for {HEALTH_PATIENCE:?}"))
         }
-        // Whether messages flow.
+        // Whether messages flow, and the member's data is here.
         "/readyz" => {
             let figures = board.read();
             match (figures.written, figures.ready) {
                 (None, _) => HttpAnswer::line(503, "this member has not joined its group yet"),
-                (Some(_), true) => HttpAnswer::line(200, "messages flow"),
+                (Some(_), true) => match board.missing(&figures) {
+                    missing if missing.is_empty() => HttpAnswer::line(200, "messages flow"),
+                    missing => HttpAnswer::line(503, &format!("messages flow, but {missing}")),
+                },
                 (Some(_), false) if figures.lacks_majority => {
                     HttpAnswer::line(503, "this member hears no majority, and waits for one with its state")
                 }
@@ -64,3 +67,33 @@ pub fn read_foreign(bytes: &[u8]) -> Option<String> {
 const CONNECTIONS_MAX: usize = 8;
 /// How long the polling thread may take to give a sign of life: a busy machine keeps it waiting.
 const HEALTH_PATIENCE: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+    use crate::slot::SubgroupSlot;
+
+    /// A member in whose view messages flow is ready when the states of its objects are there, also if no figures are written meanwhile.
+    #[test]
+    fn a_member_whose_object_has_no_state_is_not_ready() {
+        let slot = Arc::<SubgroupSlot>::default();
+        let board = FiguresBoard::new(vec!["stock".into()], vec![Arc::clone(&slot)], Arc::default());
+        let registry = Registry::default();
+        let ready = || {
+            let HttpAnswer { status, body, .. } = answer("/readyz", &board, &registry);
+            (status, body)
+        };
+        let mut figures = board.try_write().expect("no thread reads");
+        (figures.written, figures.ready) = (Some(Instant::now()), true);
+        drop(figures);
+        assert_eq!(ready(), (200, "messages flow\n".into()));
+        slot.use_for_object();
+        assert_eq!(ready().0, 200, "it is not in the subgroup");
+        slot.enter(1);
+        assert_eq!(ready(), (503, "messages flow, but the state of `stock` is not here yet\n".into()));
+        slot.note_state(true);
+        assert_eq!(ready().0, 200);
+    }
+}
