@@ -175,7 +175,8 @@ A group is described by one TOML file, which is the same at all members except f
 `squall config example` prints a file with all keys, and `squall config check FILE` checks one and says what it means. This page
 is the output of `squall config reference`; a test compares them.
 
-A key that must agree has the same value at all members; members that differ in it refuse each other. Sizes are numbers of
+A key that must agree has the same value at all members; members that differ in it refuse each other, and say in which key. `members`
+and `contacts` must agree at the first start of a group only: a process that joins one that runs may have others. Sizes are numbers of
 bytes, or texts with KB, MB, GB (powers of 1000), KiB, MiB or GiB (of 1024). Times are texts with `us`, `ms`, `s`, `m`, `h` or
 `d`, or numbers of milliseconds if the name of the key ends in `_ms`; options of commands that take a TIME are written alike.
 ";

@@ -114,6 +114,14 @@ fn a_configuration_is_checked() {
     assert!(status == Some(1) && text.is_empty() && error.contains("did you mean `members`?"), "{error}");
     let (status, text, _) = run(&mut squall(&["config", "check", &bad, "--json"]));
     assert!(status == Some(1) && json(&text)["error"].as_str().unwrap().contains("bad.toml:"), "{text}");
+    let worse =
+        example.replace("members = ", "membres = ").replace("[subgroups.log]", "[subgroups.log]\nwindow = 0");
+    let worse = folder.file("worse.toml", &worse);
+    let (status, _, error) = run(&mut squall(&["config", "check", &worse]));
+    let lines = error.lines().count();
+    assert!(status == Some(1) && error.contains("membres") && error.contains("`window = 0`"), "{error}");
+    let (_, text, _) = run(&mut squall(&["config", "check", &worse, "--json"]));
+    assert_eq!(json(&text)["errors"].as_array().map(Vec::len), Some(lines), "{text}");
     let (status, _, error) = run(&mut squall(&["config", "check", "/nonexistent"]));
     assert!(status == Some(1) && error.contains("cannot read /nonexistent"), "{error}");
 }

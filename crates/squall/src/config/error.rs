@@ -104,6 +104,8 @@ pub enum ConfigError {
     Conflict {
         /// Where one of them is.
         place: ConfigPlace,
+        /// The table that has them, like `[subgroups.log]`, if it is one alone.
+        table: Option<String>,
         /// Which values contradict each other, and what to change.
         message: String,
     },

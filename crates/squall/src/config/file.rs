@@ -366,7 +366,7 @@ fn read_subgroups(
         )
     })?;
     let tables = value.table()?.tables()?;
-    if tables.is_empty() {
+    if tables.is_empty() && root.source.lenient.is_none() {
         return Err(value.unexpected("add at least one table [subgroups.NAME]"));
     }
     let read = |(name, table): (String, ConfigTable<'_>)| {

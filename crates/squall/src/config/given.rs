@@ -36,7 +36,7 @@ pub struct GivenValue {
 /// # Errors
 /// [`ConfigError::Syntax`], if the text is not TOML.
 pub fn given_values(text: &str) -> Result<Vec<GivenValue>, ConfigError> {
-    let parsed = ConfigText { file: None, text }.parse()?;
+    let parsed = ConfigText { file: None, text, lenient: None }.parse()?;
     let mut values = Vec::new();
     add(&mut values, text, "", parsed.get_ref());
     values.sort_by_key(|value| value.line);

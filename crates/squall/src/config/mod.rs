@@ -22,6 +22,7 @@
 //! ```
 
 mod agreement;
+mod all_errors;
 mod error;
 mod file;
 mod genuine;
@@ -217,6 +218,19 @@ impl Config {
         Self::read(file.as_ref(), OwnSettings { listen, rank, ..OwnSettings::default() })
     }
 
+    /// Returns all errors of a file for one member, for which [`Config::load_for`] returns the first; none if it can be used.
+    #[must_use]
+    pub fn errors_in(file: impl AsRef<Path>, listen: Option<&Address>) -> Vec<ConfigError> {
+        let file = file.as_ref();
+        let own = || OwnSettings { listen: listen.cloned(), ..OwnSettings::default() };
+        match std::fs::read_to_string(file) {
+            Ok(text) => {
+                all_errors::all_errors(ConfigText { file: Some(file), text: &text, lenient: None }, &own)
+            }
+            Err(cause) => vec![ConfigError::Read { file: file.into(), cause }],
+        }
+    }
+
     /// Reads a file for a member of a domain of `squall-dds`, as [`Config::load_for`] does. The file needs no subgroups, since these
     /// are topics, which the participant adds.
     ///
@@ -243,7 +257,7 @@ impl Config {
     fn read(file: &Path, own: OwnSettings) -> Result<Self, ConfigError> {
         let text =
             std::fs::read_to_string(file).map_err(|cause| ConfigError::Read { file: file.into(), cause })?;
-        file::read(ConfigText { file: Some(file), text: &text }, own)
+        file::read(ConfigText { file: Some(file), text: &text, lenient: None }, own)
     }
 
     /// Reads a file for a process that is no member, such as an [`crate::external::Observer`], as [`Config::load`] does.
@@ -272,7 +286,7 @@ impl Config {
     /// # Errors
     /// [`ConfigError`], with the line.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
-        file::read(ConfigText { file: None, text }, OwnSettings::default())
+        file::read(ConfigText { file: None, text, lenient: None }, OwnSettings::default())
     }
 
     /// Returns the configuration of a group of `members` processes or threads of this user on this host, over shared
@@ -366,8 +380,9 @@ impl Config {
             subgroup.fault(self.members, &durability).map(|fault| format!("[subgroups.{name}]: {fault}"))
         };
         let message = self.fault().or_else(|| self.subgroups.iter().find_map(of_subgroup));
-        message
-            .map_or(Ok(()), |message| Err(ConfigError::Conflict { place: ConfigPlace::default(), message }))
+        message.map_or(Ok(()), |message| {
+            Err(ConfigError::Conflict { place: ConfigPlace::default(), table: None, message })
+        })
     }
 
     /// Returns what is wrong outside the subgroups.

@@ -4,13 +4,14 @@
 //! range of a number. The keys that a table may have are those that [`super::keys`] describes.
 
 use std::fmt::Display;
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 use std::path::Path;
 use std::str::FromStr;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::all_errors::Leniency;
 use super::error::{ConfigError, ConfigPlace};
 use super::keys::ConfigKey;
 use super::nearest::nearest;
@@ -21,6 +22,8 @@ use super::quantity;
 pub(super) struct ConfigText<'s> {
     pub(super) file: Option<&'s Path>,
     pub(super) text: &'s str,
+    /// What is known to be wrong, if more errors are to be found.
+    pub(super) lenient: Option<&'s Leniency>,
 }
 
 impl<'s> ConfigText<'s> {
@@ -37,8 +40,14 @@ impl<'s> ConfigText<'s> {
         ConfigPlace { file: self.file.map(Into::into), line: None }
     }
 
+    /// Returns whether a key is to be read as if it was not there; its value, or itself, is at `span`.
+    fn leaves_out(self, key: &str, span: Range<usize>) -> bool {
+        self.lenient.is_some_and(|lenient| lenient.leaves_out(self.text, key, span))
+    }
+
     fn place(self, offset: usize) -> ConfigPlace {
-        let lines = self.text.as_bytes()[..offset].iter().filter(|byte| **byte == b'\n').count();
+        let before = self.text.as_bytes().get(..offset).unwrap_or_default();
+        let lines = before.iter().filter(|byte| **byte == b'\n').count();
         ConfigPlace { line: Some(lines + 1), ..self.whole() }
     }
 }
@@ -60,8 +69,8 @@ impl<'t> ConfigTable<'t> {
     /// Returns the values of the table, which has no other keys than `keys`.
     pub(super) fn values(&self, keys: &'static [ConfigKey]) -> Result<ConfigValues<'_, 't>, ConfigError> {
         let known: Vec<&'static str> = keys.iter().map(|key| key.name).collect();
-        if let Some((key, _)) = self.entries.iter().find(|(key, _)| !known.contains(&key.get_ref().as_ref()))
-        {
+        let is_unknown = |key: &str, span| !known.contains(&key) && !self.source.leaves_out(key, span);
+        if let Some((key, _)) = self.entries.iter().find(|(key, _)| is_unknown(key.get_ref(), key.span())) {
             return Err(ConfigError::UnknownKey {
                 place: self.source.place(key.span().start),
                 key: key.get_ref().to_string(),
@@ -75,7 +84,14 @@ impl<'t> ConfigTable<'t> {
 
     /// Returns the tables in this one, under any names.
     pub(super) fn tables(&self) -> Result<Vec<(String, ConfigTable<'t>)>, ConfigError> {
-        let tables = self.entries.iter().map(|(key, value)| {
+        let is_read = |name: &str| {
+            let table = format!("[{}.{name}]", self.path);
+            self.source.lenient.is_none_or(|lenient| !lenient.leaves_out_table(&table))
+        };
+        let entries = self.entries.iter().filter(|(key, value)| {
+            is_read(key.get_ref()) && !self.source.leaves_out(key.get_ref(), value.span())
+        });
+        let tables = entries.map(|(key, value)| {
             let name = key.get_ref().to_string();
             let value =
                 ConfigValue { source: self.source, table: self.path.clone(), key: name.clone(), value };
@@ -95,7 +111,8 @@ impl<'t> ConfigTable<'t> {
     pub(super) fn conflict(&self, message: &str) -> ConfigError {
         let first = self.entries.keys().map(|key| key.span().start).min();
         let place = first.map_or_else(|| self.source.whole(), |offset| self.source.place(offset));
-        ConfigError::Conflict { place, message: format!("{}: {message}", self.name()) }
+        let (table, message) = (Some(self.name()), format!("{}: {message}", self.name()));
+        ConfigError::Conflict { place, table, message }
     }
 
     fn name(&self) -> String {
@@ -117,7 +134,16 @@ impl<'t> ConfigValues<'_, 't> {
     pub(super) fn get(&self, key: &str) -> Option<ConfigValue<'t>> {
         assert!(self.known.contains(&key), "`{key}` is not described");
         let (source, table) = (self.table.source, self.table.path.clone());
-        Some(ConfigValue { source, table, key: key.into(), value: self.table.entries.get(key)? })
+        let read = self.table.entries.get(key).filter(|value| !source.leaves_out(key, value.span()));
+        let lenient = source.lenient;
+        let is_table_left_out = lenient.is_some_and(|lenient| lenient.leaves_out_table(&format!("[{key}]")));
+        let read = read.filter(|_| !is_table_left_out);
+        let assumed = || lenient.and_then(|lenient| lenient.assumed(&self.table.name(), key));
+        let value = match read {
+            Some(value) => value,
+            None => assumed()?,
+        };
+        Some(ConfigValue { source, table, key: key.into(), value })
     }
 }
 
@@ -227,7 +253,7 @@ impl<'t> ConfigValue<'t> {
 
     /// Returns the error that the value is not the expected one.
     pub(super) fn unexpected(&self, expected: impl Into<String>) -> ConfigError {
-        let value = &self.source.text[self.value.span()];
+        let value = self.source.text.get(self.value.span()).unwrap_or("…");
         if value.starts_with("[") && matches!(self.value.get_ref(), DeValue::Table(_)) {
             // The header of a table is not the value of a key.
             return self.conflict(format!("{value}: {}", expected.into()));
@@ -250,7 +276,7 @@ impl<'t> ConfigValue<'t> {
 
     /// Returns the error that the value contradicts another.
     pub(super) fn conflict(&self, message: impl Into<String>) -> ConfigError {
-        ConfigError::Conflict { place: self.place(), message: message.into() }
+        ConfigError::Conflict { place: self.place(), table: None, message: message.into() }
     }
 
     fn place(&self) -> ConfigPlace {

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ use squall::config::{
     Address, DeliveryMode, Encryption, GivenValue, PartitionSafety, Ranks, SlowConsumer, SubgroupConfig,
     Transport, given_values,
 };
-use squall_harness::terminal::{CommandVerdict, output, units};
+use squall_harness::terminal::{CommandVerdict, escaped_text, output, units};
 
 use super::is_table;
 
@@ -32,7 +32,7 @@ pub(super) struct CheckArguments {
 }
 
 const EXAMPLES: &str = "Prints the members, the transport and the subgroups, then every key with its value and the line that gives \
-it, or `default`. The secret is not printed.
+it, or `default`. The secret is not printed. Of a file that cannot be used, all errors are printed, each with its line and key.
 
 Examples:
   squall config check squall.toml
@@ -41,11 +41,22 @@ Examples:
 pub(super) fn run(arguments: &CheckArguments) -> Result<CommandVerdict> {
     let config = Config::load_for(&arguments.file, arguments.listen.clone(), None);
     let config = match config {
-        Err(error) if arguments.json => {
-            output::json(&json!({ "file": arguments.file, "valid": false, "error": error.to_string() }))?;
-            return Ok(CommandVerdict::Bad);
+        Ok(config) => config,
+        Err(error) => {
+            let errors = Config::errors_in(&arguments.file, arguments.listen.as_ref());
+            let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
+            if arguments.json {
+                let first = error.to_string();
+                let result =
+                    json!({ "file": arguments.file, "valid": false, "error": first, "errors": errors });
+                output::json(&result)?;
+                return Ok(CommandVerdict::Bad);
+            }
+            // The last one is printed as that of the command.
+            let (last, others) = errors.split_last().ok_or(error)?;
+            others.iter().for_each(|error| output::note(escaped_text(error)));
+            bail!("{last}");
         }
-        other => other?,
     };
     let text = std::fs::read_to_string(&arguments.file)
         .with_context(|| format!("cannot read {}", arguments.file.display()))?;

@@ -5,7 +5,7 @@ use super::{ConfigKey, KeyDefault, KeyScope};
 pub(in crate::config) const SUBGROUP: [ConfigKey; 18] = [
     ConfigKey {
         name: "members",
-        takes: "`\"all\"` or a list of ranks, ascending",
+        takes: "`\"all\"` or a list of ranks below `members` of the group, ascending",
         default: KeyDefault::Value("\"all\""),
         example: "[0, 1]",
         scope: KeyScope::Group,
@@ -13,7 +13,7 @@ pub(in crate::config) const SUBGROUP: [ConfigKey; 18] = [
     },
     ConfigKey {
         name: "senders",
-        takes: "`\"all\"` or a list of ranks, ascending",
+        takes: "`\"all\"` or a list of ranks below `members` of the group, ascending",
         default: KeyDefault::Value("\"all\""),
         example: "[0]",
         scope: KeyScope::Group,
