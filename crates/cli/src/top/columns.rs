@@ -54,36 +54,36 @@ fn columns(activity: &GroupActivity) -> Vec<TopColumn> {
     };
     let mut columns = vec![
         column("address", 0, &|member| member.address.clone()),
-        column("rank", 0, &|member| shown(member.rank, |rank| rank.to_string())),
-        column("view", 0, &|member| shown(member.view, |view| view.to_string())),
+        column("rank", 1, &|member| shown(member.rank, |rank| rank.to_string())),
+        column("view", 3, &|member| shown(member.view, |view| view.to_string())),
         column("state", 0, &|member| member.state.into()),
-        column("sent/s", 0, &|member| shown(member.sent_per_second, units::count)),
-        column("deliv/s", 0, &|member| shown(member.delivered_per_second, units::count)),
-        column("p99", 0, &|member| shown(member.latency_p99_nanos, units::nanos)),
-        column("lag", 0, &|member| shown(member.lag, |lag| lag.to_string())),
-        column("window", 0, &|member| shown(member.window_used, percent)),
-        column("full", 2, &|member| shown(member.window_full, percent)),
+        column("sent/s", 2, &|member| shown(member.sent_per_second, units::count)),
+        column("deliv/s", 2, &|member| shown(member.delivered_per_second, units::count)),
+        column("p99", 5, &|member| shown(member.latency_p99_nanos, units::nanos)),
+        column("lag", 4, &|member| shown(member.lag, |lag| lag.to_string())),
+        column("window", 6, &|member| shown(member.window_used, percent)),
+        column("full", 8, &|member| shown(member.window_full, percent)),
     ];
     let has = |value: &dyn Fn(&MemberActivity) -> bool| members.iter().any(value);
     if has(&|member| member.unpersisted.is_some()) {
-        columns.push(column("to disk", 1, &|member| shown(member.unpersisted, |count| count.to_string())));
+        columns.push(column("to disk", 7, &|member| shown(member.unpersisted, |count| count.to_string())));
     }
     if has(&|member| member.log_bytes_per_second.is_some()) {
-        columns.push(column("log/s", 3, &|member| shown(member.log_bytes_per_second, units::bytes)));
+        columns.push(column("log/s", 9, &|member| shown(member.log_bytes_per_second, units::bytes)));
     }
     if has(&|member| member.peers_sent_bytes_per_second.is_some()) {
-        columns.push(column("out/s", 4, &|member| shown(member.peers_sent_bytes_per_second, units::bytes)));
+        columns.push(column("out/s", 10, &|member| shown(member.peers_sent_bytes_per_second, units::bytes)));
     }
     if has(&|member| member.peers_received_bytes_per_second.is_some()) {
         columns
-            .push(column("in/s", 5, &|member| shown(member.peers_received_bytes_per_second, units::bytes)));
+            .push(column("in/s", 11, &|member| shown(member.peers_received_bytes_per_second, units::bytes)));
     }
     let each = |member: &MemberActivity, shown: &dyn Fn(&WaitedMember) -> String| {
         member.waits_for.iter().map(shown).collect::<Vec<_>>().join(",")
     };
     columns.push(column("waits", 0, &|member| each(member, &|waited| waited.rank.to_string())));
     if has(&|member| !member.waits_for.is_empty()) {
-        columns.push(column("why", 1, &|member| each(member, &|waited| waited.cause.clone())));
+        columns.push(column("why", 7, &|member| each(member, &|waited| waited.cause.clone())));
     }
     columns
 }
@@ -114,6 +114,23 @@ mod tests {
             ]
         );
         assert_eq!(left_out, Some(LeftOut { heads: vec!["why", "full", "out/s", "in/s"], width: 109 }));
+    }
+
+    /// A narrow terminal shows fewer columns, each of them whole.
+    #[test]
+    fn a_narrow_terminal_leaves_columns_out() {
+        let (narrow, left_out) = rows(&example(), 60);
+        assert_eq!(
+            table::lines(&narrow)[..2],
+            [
+                "address         rank  view   state  sent/s  deliv/s  waits",
+                "192.0.2.1:7400     1     3   ready  12.3 k   36.9 k      2",
+            ]
+        );
+        let heads = vec!["lag", "p99", "window", "why", "full", "out/s", "in/s"];
+        assert_eq!(left_out.map(|left| left.heads), Some(heads));
+        let (narrowest, _) = rows(&example(), 10);
+        assert_eq!(table::lines(&narrowest)[1], "192.0.2.1:7400   ready      2");
     }
 
     #[test]

@@ -47,7 +47,9 @@ pub(crate) fn draw(screen: &TopScreen, frame: &mut Frame<'_>) {
         Some(Ok(activity)) => {
             let (rows, left_out) = rows(activity, area.width.into());
             if let Some(LeftOut { heads, width }) = left_out {
-                keys = format!("{keys}; {} in {width} columns", heads.join(", "));
+                let more = format!("{keys}; {} in {width} columns", heads.join(", "));
+                let fits = measure_text_width(&more) <= area.width.into();
+                keys = if fits { more } else { format!("{keys}; more in {width} columns") };
             }
             let members = member_table(activity, rows, screen.skipped);
             frame.render_widget(members, table.inner(Margin::new(0, 0)));
@@ -104,11 +106,15 @@ mod tests {
     use super::*;
 
     fn drawn(screen: &TopScreen) -> Vec<String> {
-        let mut terminal = Terminal::new(TestBackend::new(80, 10)).expect("it is in memory");
+        drawn_in(screen, 80)
+    }
+
+    fn drawn_in(screen: &TopScreen, width: u16) -> Vec<String> {
+        let mut terminal = Terminal::new(TestBackend::new(width, 10)).expect("it is in memory");
         terminal.draw(|frame| draw(screen, frame)).expect("it can be drawn");
         let buffer = terminal.backend().buffer();
         let symbols: Vec<&str> = buffer.content().iter().map(|cell| cell.symbol()).collect();
-        symbols.chunks(80).map(|line| line.concat().trim_end().to_owned()).collect()
+        symbols.chunks(width.into()).map(|line| line.concat().trim_end().to_owned()).collect()
     }
 
     #[test]
@@ -125,6 +131,9 @@ mod tests {
         assert!(lines.iter().any(|line| line == "no answer from 192.0.2.3:7400 within 1.5s"), "{lines:#?}");
         assert!(lines.iter().any(|line| line == "View changes"), "{lines:#?}");
         assert_eq!(lines[9], "q ends, ↑ and ↓ move; why, full, out/s, in/s in 109 columns");
+        let narrow = drawn_in(&screen, 60);
+        assert!(narrow[2].starts_with("192.0.2.1:7400     1     3   ready"), "{narrow:#?}");
+        assert_eq!(narrow[9], "q ends, ↑ and ↓ move; more in 109 columns");
         screen.skipped = 1;
         assert!(drawn(&screen)[2].starts_with("192.0.2.2:7400"));
         screen.skipped = 100;
