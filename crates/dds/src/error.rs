@@ -6,7 +6,9 @@ use squall::external::ExternalError;
 use squall::object::ObjectError;
 use squall::{GroupError, HandleError, JoinError, SendError};
 
-use crate::qos::{DurabilityService, PolicyId, Profile, Qos, QosError};
+use crate::qos::{
+    DurabilityService, HistoryKind, PolicyId, Presentation, PresentationScope, Profile, Qos, QosError,
+};
 use crate::run_time::TopicStore;
 
 squall_fabric::debug_as_text!(
@@ -154,8 +156,8 @@ pub enum EntityError {
     TooManyTopics(String),
     /// The topic exists, and works in another way.
     #[error(
-        "topic `{topic}` exists with other policies: profile {}, DURABILITY_SERVICE {:?}, PRESENTATION {:?}; create it with these, \
-         or choose another name", present.profile(), present.durability_service, present.presentation
+        "topic `{topic}` exists with other policies: {}; create it with these, or choose another name",
+        policies(present)
     )]
     IncompatibleTopic {
         /// The topic's name.
@@ -443,4 +445,44 @@ pub struct DataError {
     pub type_name: &'static str,
     /// What is wrong.
     pub cause: String,
+}
+
+/// The policies of a topic that another one of its name must have, in words.
+fn policies(qos: &Qos) -> String {
+    let kept = match &qos.durability_service {
+        None => "not set".to_owned(),
+        Some(DurabilityService { history, samples_max }) => {
+            let history = match history {
+                HistoryKind::KeepAll => "all samples".to_owned(),
+                HistoryKind::KeepLast(depth) => format!("the last {depth} samples of each instance"),
+            };
+            format!("{history}, at most {samples_max} in all")
+        }
+    };
+    let Presentation { scope, coherent_access, ordered_access } = qos.presentation;
+    let scope = match scope {
+        PresentationScope::Instance => "INSTANCE",
+        PresentationScope::Topic => "TOPIC",
+        PresentationScope::Group => "GROUP",
+    };
+    let access = match (coherent_access, ordered_access) {
+        (true, true) => ", coherent and ordered",
+        (true, false) => ", coherent",
+        (false, true) => ", ordered",
+        (false, false) => "",
+    };
+    format!("profile {}, DURABILITY_SERVICE {kept}, PRESENTATION with scope {scope}{access}", qos.profile())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policies_of_a_topic_are_words() {
+        let text = "profile atomic, DURABILITY_SERVICE not set, PRESENTATION with scope TOPIC, ordered";
+        assert_eq!(policies(&Qos::ATOMIC), text);
+        let kept = Qos { durability_service: Some(DurabilityService::EVERYTHING), ..Qos::KEPT };
+        assert!(policies(&kept).contains("DURABILITY_SERVICE all samples, at most 65536 in all"));
+    }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, channel, sync_channel};
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::Args;
 use serde_json::json;
 use squall::config::{MetricsConfig, quantity};
@@ -115,7 +115,7 @@ pub(crate) fn run(arguments: &NodeArguments) -> Result<CommandVerdict> {
     let traces = sender.clone();
     // The receiver may be gone when the node ends.
     let _signal = TraceSignal::take(move || drop(traces.send(NodeNews::TraceWanted)))?;
-    let names: Vec<String> = config.subgroups.keys().cloned().collect();
+    let names = subgroups_of_messages(&config)?;
     let on_view = sender.clone();
     let manager = Arc::new(ServiceManager::of_environment());
     let manager_of_join = Arc::clone(&manager);
@@ -154,6 +154,23 @@ pub(crate) fn run(arguments: &NodeArguments) -> Result<CommandVerdict> {
             }
         }
     }
+}
+
+/// Returns the subgroups that this member takes messages from. One that is divided into shards belongs to an object, which a node does not
+/// have: as a member of a shard it would hold no state, where others rely on as many states as `replicas`.
+fn subgroups_of_messages(config: &Config) -> Result<Vec<String>> {
+    let (divided, whole): (Vec<_>, Vec<_>) =
+        config.subgroups.iter().partition(|(_, subgroup)| subgroup.shards > 1);
+    for (name, subgroup) in divided {
+        let is_out = config.rank.is_some_and(|rank| !subgroup.members.has(rank));
+        ensure!(
+            is_out,
+            "subgroup `{name}` holds an object in {} shards, and `squall node` has no object: run the application here, or give this member a \
+             `rank` that the `members` of `{name}` do not have",
+            subgroup.shards
+        );
+    }
+    Ok(whole.into_iter().map(|(name, _)| name.clone()).collect())
 }
 
 /// Writes what the member has noticed lately; the member continues if that fails.

@@ -5,6 +5,7 @@
 //! are sent in one message. A [`ShardRequest`] asks a member for something, and a [`ShardAnswer`] reports its
 //! outcome; both are bytes on a stream, in little-endian words of 8 bytes and lengths of 4 bytes.
 
+use std::fmt;
 use std::sync::Arc;
 
 use squall_fabric::NodeId;
@@ -13,12 +14,20 @@ use super::sessions::SessionAnswer;
 use crate::words::{put_bytes, put_words, take_byte, take_bytes, take_half, take_word};
 
 /// A position in the order of a shard: after all messages of earlier views and `sequence` sequences of this one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ShardPosition {
     /// The view.
     pub view: u64,
     /// The number of sequences of the view that precede it.
     pub sequence: u64,
+}
+
+impl fmt::Debug for ShardPosition {
+    /// As applications know it: `squall::Position`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { view, sequence } = self;
+        f.debug_struct("Position").field("view", view).field("sequence", sequence).finish()
+    }
 }
 
 impl ShardPosition {

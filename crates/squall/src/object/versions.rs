@@ -95,7 +95,7 @@ pub enum VersionError {
     Incomplete(#[from] HistoryError),
     /// This member has no replica of the shard.
     #[error(
-        "this member has no state of shard {shard}: wait until it has (`wait_ready`), or ask at another member"
+        "this member has no state of shard {shard}: if it is one of its members, wait until it has it (`wait_ready`); else ask at a member of the shard"
     )]
     NotHere {
         /// The shard's number.

@@ -185,8 +185,8 @@ pub enum BootstrapError {
     },
     /// No member has admitted this process in time.
     #[error(
-        "no member at {} has admitted this process within {waited:.1?} (last: {cause}): check that the group \
-         runs, and compare `contacts` with the addresses at which its members listen",
+        "no member at {} has admitted this process within {waited:.1?} (last: {cause}): mend \
+         that; if no member answers, check that the group runs, and compare `contacts` with the addresses at which its members listen",
         addresses(contacts)
     )]
     NotAdmitted {

@@ -357,7 +357,14 @@ impl TcpPeer {
             return;
         }
         let reason = loss.reason();
-        crate::log::warn!(node = local.grants.owner().0, peer = self.node.0, "lost a peer: {loss}");
+        match loss {
+            TcpLoss::Farewell => crate::log::info!(
+                node = local.grants.owner().0,
+                peer = self.node.0,
+                "a peer has left: {loss}"
+            ),
+            _ => crate::log::warn!(node = local.grants.owner().0, peer = self.node.0, "lost a peer: {loss}"),
+        }
         self.lost = Some(reason);
         if let TcpLoss::Violation(_) = loss {
             // The peer's log then contains the cause, if the socket still takes it.

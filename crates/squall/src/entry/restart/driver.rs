@@ -419,7 +419,7 @@ impl<'a> RestartDriver<'a> {
             () => ABSENT,
         };
         JoinError::Restart {
-            seconds: waited.as_secs(),
+            seconds: (waited + std::time::Duration::from_millis(500)).as_secs(),
             view: standing.view,
             present: standing.present.len(),
             members: standing.present.len() + standing.absent.len(),
