@@ -7,7 +7,7 @@ use serde::Serialize;
 use squall::config::Address;
 use squall::{Config, assemble};
 use squall_harness::terminal::output;
-use squall_transports::bootstrap::{Agreement, BootstrapListener};
+use squall_transports::bootstrap::BootstrapListener;
 use squall_transports::composite::{CompositeFabric, CompositeSettings};
 
 /// One other member.
@@ -36,7 +36,7 @@ pub(crate) fn meet(config: &Config) -> Result<Vec<PeerReport>> {
     );
     let mut plan = config.plan();
     // Members that want to work must not meet the doctor.
-    plan.agreement = Agreement::new([("the program".into(), "squall doctor".into())]);
+    plan.agreement = plan.agreement.with("the program", "squall doctor");
     let listener = BootstrapListener::<TcpStream>::bind(&config.listen)?;
     output::note(format_args!("waiting for {} members at {}...", config.members, listener.address()));
     let assembly = assemble(&plan, &listener, &mut |_| ())?;

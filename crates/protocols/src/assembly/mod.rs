@@ -33,8 +33,8 @@
 //! - \[Q5\] If the planned number of processes, with a quorum of the contacts among them, are alive and reach one
 //!   another for long enough, an assembly completes, whatever happened before. A process that is not among its
 //!   members learns of the group.
-//! - \[Q6\] A process terminates: it begins, learns that the group runs, or gives up at its deadline, with the
-//!   reason.
+//! - \[Q6\] A process terminates: it begins, learns that the group runs, or gives up with the reason: at its deadline, or
+//!   at once if all other contacts refuse it.
 
 mod action;
 mod assembler;

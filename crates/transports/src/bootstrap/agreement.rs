@@ -52,6 +52,13 @@ impl Agreement {
         Self { settings: [(ALL.into(), text)].into(), start: None }
     }
 
+    /// Returns an agreement on one more setting.
+    #[must_use]
+    pub fn with(mut self, setting: &str, value: &str) -> Self {
+        self.settings.insert(setting.into(), value.into());
+        self
+    }
+
     /// Returns the agreement of the members of a view that begins, whose number and group they know.
     #[must_use]
     pub fn for_start(&self, group: u64, view: u64) -> Self {

@@ -165,7 +165,7 @@ impl Connected {
                 return Ok(topic);
             }
             if self.is_interrupted() || begun.elapsed() >= waited {
-                return Err(EntityError::NotFound { topic: name.escape_debug().to_string(), waited }.into());
+                return Err(EntityError::NotFound { topic: name.into(), waited }.into());
             }
             std::thread::sleep(LOOK_PERIOD.min(waited));
         }
