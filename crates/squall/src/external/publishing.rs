@@ -10,7 +10,7 @@ use squall_fabric::atomics::{AtomicBool, Ordering};
 use squall_fabric::mutex::{lock, unless_held};
 
 use super::connection::{ALIVE_EVERY, FrameConnection};
-use super::served::{KnownPublisher, KnownPublishers, ServedSubgroup};
+use super::served::{DISK_SHORT, KnownPublisher, KnownPublishers, ServedSubgroup};
 use super::wire::{self, BATCH_BYTES_MAX, ExternalNotice, ExternalRequest, HEAD_BYTES_MAX, invalid};
 use crate::error::SendError;
 use crate::slot::MessageOutcome;
@@ -106,6 +106,7 @@ impl Batch<'_> {
         let attempt = || match source.lease().send(|| source.make_sender(), part) {
             None => Poll::Ready(Err(source.elsewhere("its application has taken the sending end"))),
             Some(Ok(number)) => Poll::Ready(Ok(number)),
+            Some(Err(SendError::DiskFull)) => Poll::Ready(Err(source.elsewhere(DISK_SHORT))),
             Some(Err(SendError::Absent)) => Poll::Ready(Err(source.elsewhere("it is not in the subgroup"))),
             Some(Err(error)) if error.is_passing() => Poll::Pending,
             Some(Err(error)) => Poll::Ready(Err(ExternalNotice::Ended(error.to_string()))),

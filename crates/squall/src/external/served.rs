@@ -37,6 +37,12 @@ impl ServedSubgroup {
         Sender::new(Arc::clone(&self.slot), self.message_max, self.link.clone(), is_disk_short)
     }
 
+    /// Returns whether the disk of its log is nearly full, so that it takes no new messages.
+    fn is_disk_short(&self) -> bool {
+        let log = self.durable.as_ref().and_then(|place| place.log.borrow());
+        log.is_some_and(|log| log.shortage().load(Ordering::Relaxed))
+    }
+
     pub(crate) fn lease(&self) -> MutexGuard<'_, SenderLease> {
         lock(&self.lease)
     }
@@ -65,6 +71,8 @@ impl ServedSubgroup {
             Some("its application takes no messages there, or has an object there")
         } else if self.lease().is_taken() {
             Some("its application sends there itself, and has the sending end")
+        } else if self.is_disk_short() {
+            Some(DISK_SHORT)
         } else {
             None
         }
@@ -79,6 +87,10 @@ impl ServedSubgroup {
         ExternalNotice::Elsewhere { why: format!("{}: {why}", self.link.node), members }
     }
 }
+
+/// Why a member takes no messages although it could: others may.
+pub(super) const DISK_SHORT: &str =
+    "the disk of its log is nearly full (free space on it), so that it takes no new messages";
 
 /// The bytes of all observers' queues.
 #[derive(Debug, Default)]
