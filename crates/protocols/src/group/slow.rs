@@ -148,14 +148,32 @@ impl<A: GroupApplication> GroupCore<A> {
 
 fn hold_up(membership: &Membership, slowest: &SlowestMember) -> HoldUp {
     let &SlowestMember { member, stage, percent } = slowest;
-    let cause = match (stage, membership.hindrance(member)) {
+    HoldUp { member, cause: cause(stage, membership.hindrance(member)), percent }
+}
+
+/// Why messages wait at a stage for a member that says this of itself. A member whose thread waits for a processor delivers late, too.
+const fn cause(stage: MessageStage, hindrance: Option<MemberHindrance>) -> SlowCause {
+    match (stage, hindrance) {
+        (_, Some(MemberHindrance::Processor)) => SlowCause::Processor,
         (MessageStage::Consumer, _) => SlowCause::Consumer,
         (_, Some(MemberHindrance::Disk)) => SlowCause::Disk,
-        (_, Some(MemberHindrance::Processor)) => SlowCause::Processor,
         (_, None) => SlowCause::Link,
-    };
-    HoldUp { member, cause, percent }
+    }
 }
 
 /// What has made this member slow counts for this time.
 const HINDERED_FOR: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a member says of itself counts more than where its messages wait, if it explains that.
+    #[test]
+    fn a_member_without_processors_is_not_taken_for_a_slow_consumer() {
+        let processor = Some(MemberHindrance::Processor);
+        assert_eq!(cause(MessageStage::Consumer, processor), SlowCause::Processor);
+        assert_eq!(cause(MessageStage::Consumer, Some(MemberHindrance::Disk)), SlowCause::Consumer);
+        assert_eq!(cause(MessageStage::Consumer, None), SlowCause::Consumer);
+    }
+}
