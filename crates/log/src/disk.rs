@@ -76,8 +76,8 @@ pub trait Disk {
     /// As the system says.
     fn flush_folder(&self, folder: &str) -> Result<(), DiskError>;
 
-    /// Checks that the folder is still found where it was opened: files that are open would be written on when no process can find them any
-    /// more.
+    /// Checks that the folder is still found where it was opened, on a disk that can be read: files that are open would be written on when no
+    /// process can find them any more, and while nothing is written, nothing else notices that the disk has gone.
     ///
     /// # Errors
     /// [`DiskCause::Vanished`], or as the system says.

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FlockOperation, flock, statvfs};
+use rustix::fs::{Advice, FlockOperation, fadvise, flock, statvfs};
 use rustix::io::Errno;
 use squall_fabric::mutex::lock;
 
@@ -301,7 +301,32 @@ impl Disk for FileDisk {
             };
             return Err(DiskError { operation: "find", path: self.path(name).display().to_string(), cause });
         }
-        Ok(())
+        self.check_device()
+    }
+}
+
+impl FileDisk {
+    /// Reads from the disk itself: names and what was read before are in memory, also of a disk that has gone. One file that cannot be read
+    /// is no reason to end: a sector may be bad.
+    fn check_device(&self) -> Result<(), DiskError> {
+        let mut read = Ok(());
+        for path in [names::IDENTITY, names::REGISTER] {
+            match self.probe(path) {
+                Ok(()) => return Ok(()),
+                Err(error) if error.is_absent() => {}
+                Err(error) => read = Err(error),
+            }
+        }
+        read
+    }
+
+    fn probe(&self, path: &str) -> Result<(), DiskError> {
+        let mut block = AlignedBuffer::zeroed(PROBE);
+        if !self.is_direct {
+            // If that is not possible, the page stays in memory, and the disk is not asked.
+            let _ = fadvise(&*self.file("open", path)?, 0, None, Advice::DontNeed);
+        }
+        self.read(path, 0, &mut block).map(drop)
     }
 }
 
@@ -369,5 +394,7 @@ const OTHERS: u32 = 0o077;
 const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 /// Files that stay open: the segments in use, register, identity, a checkpoint.
 const OPEN_MAX: usize = 16;
+/// How much is read to find out whether the disk is there.
+const PROBE: usize = 4096;
 /// How much is written at a time when a file is made.
 const PIECE: u64 = 1 << 20;
