@@ -8,10 +8,10 @@ mod book;
 mod commands;
 #[path = "tidy/dependencies.rs"]
 mod dependencies;
-#[path = "tidy/formats.rs"]
-mod formats;
 #[path = "tidy/errors.rs"]
 mod errors;
+#[path = "tidy/formats.rs"]
+mod formats;
 #[path = "tidy/invariants.rs"]
 mod invariants;
 #[path = "tidy/language.rs"]

@@ -11,8 +11,9 @@ use serde::Serialize;
 use squall::config::{Address, quantity};
 use squall::{Config, MemberStatus, SlowestLine};
 use squall_harness::terminal::{CommandVerdict, PendingNote, output, table};
+use squall_transports::bootstrap::described_lead;
 
-use crate::census;
+use crate::census::{self, AnsweredInquiry};
 
 /// Ask the members of a running group for their state
 #[derive(Debug, Args)]
@@ -40,7 +41,7 @@ const EXAMPLES: &str =
 all members of the latest view answer, messages can flow at all of them, all have their data, no subgroup has stalled for longer \
 than --stalled-after because a member takes no messages, no disk or lack of processors holds one up, and there are not two groups \
 with the cluster's name. A member that `fetches data` lacks the state of an object, or messages of its log: lines below the table say \
-what. The columns `sent` and `delivered` count since the member has joined. The column `held up by` names \
+what, and name nearly full disks and clocks that differ by 5 seconds or more. The columns `sent` and `delivered` count since the member has joined. The column `held up by` names \
 the member that others wait for, and why: its consumer (its application takes no messages), its disk, its processor (other programs \
 have it), or its link. Of a group with shards, a second \
 table has the messages that each member of a shard has sent and delivered, those that it has not delivered yet (pending), the latest \
@@ -58,6 +59,9 @@ struct Line {
     status: Option<MemberStatus>,
     /// Why there is no answer.
     error: Option<String>,
+    /// By how much its clock is ahead of this host's.
+    #[serde(skip)]
+    lead_millis: Option<i64>,
 }
 
 /// A subgroup that has stalled because a member takes no messages.
@@ -95,6 +99,16 @@ struct LiveView {
     addresses: Vec<String>,
 }
 
+/// A member whose clock differs from that of another one.
+#[derive(Debug, PartialEq, Serialize)]
+struct ClockLead {
+    rank: u64,
+    /// How many milliseconds it is ahead; below 0: behind.
+    millis: i64,
+    /// The rank of the other member, which has the median of all clocks.
+    reference: u64,
+}
+
 #[derive(Debug, Serialize)]
 struct Report<'a> {
     members: &'a [Line],
@@ -102,6 +116,7 @@ struct Report<'a> {
     views: &'a [LiveView],
     stalls: &'a [Stall],
     slow: &'a [SlowMember],
+    clocks: &'a [ClockLead],
     well: bool,
 }
 
@@ -111,7 +126,7 @@ pub(crate) fn run(arguments: &StatusArguments) -> Result<CommandVerdict> {
     let answers = census::ask(&config, census::first(&config, &arguments.addresses), arguments.timeout)?;
     drop(pending);
     let mut lines = BTreeMap::new();
-    for (address, answer) in answers {
+    for AnsweredInquiry { address, answer, lead_millis } in answers {
         let (status, error) = match answer {
             Ok(status) => (Some(status), None),
             Err(error) => (None, Some(error)),
@@ -121,19 +136,22 @@ pub(crate) fn run(arguments: &StatusArguments) -> Result<CommandVerdict> {
             || (1, address.to_string()),
             |status| (0, format!("{:08} {}", status.node, status.group)),
         );
-        lines.insert(key, Line { address: address.to_string(), status, error });
+        lines.insert(key, Line { address: address.to_string(), status, error, lead_millis });
     }
     let lines: Vec<Line> = lines.into_values().collect();
     let views = live_views(&lines);
     let stalls = stalls(&lines);
     let slow = slow_members(&lines);
+    let clocks = clock_leads(&lines);
     let has_stalled = |stall: &Stall| stall.seconds >= arguments.stalled_after.as_secs_f64();
     let well = is_well(&lines)
         && views.len() < 2
         && !stalls.iter().any(has_stalled)
         && !slow.iter().any(SlowMember::is_fault);
     if arguments.json {
-        output::json(&Report { members: &lines, views: &views, stalls: &stalls, slow: &slow, well })?;
+        let report =
+            Report { members: &lines, views: &views, stalls: &stalls, slow: &slow, clocks: &clocks, well };
+        output::json(&report)?;
     }
     let is_answered = lines.iter().any(|line| line.status.is_some());
     // The reasons say what to do: start a member, or compare the secrets.
@@ -141,6 +159,8 @@ pub(crate) fn run(arguments: &StatusArguments) -> Result<CommandVerdict> {
     if !arguments.json {
         print(&lines, &stalls, &slow);
         print_apart(&views);
+        print_clocks(&clocks);
+        print_errors(&lines);
     }
     Ok(if well { CommandVerdict::Good } else { CommandVerdict::Bad })
 }
@@ -195,6 +215,19 @@ fn slow_members(lines: &[Line]) -> Vec<SlowMember> {
         percent: slowest.percent,
     };
     most.into_iter().map(slow).collect()
+}
+
+/// Which clocks differ from the middle one.
+fn clock_leads(lines: &[Line]) -> Vec<ClockLead> {
+    let known = |line: &Line| Some((line.lead_millis?, line.status.as_ref()?.rank));
+    let mut leads: Vec<(i64, u64)> = lines.iter().filter_map(known).collect();
+    leads.sort_unstable();
+    let Some((middle, reference)) = leads.get(leads.len().saturating_sub(1) / 2).copied() else {
+        return Vec::new();
+    };
+    let lead = |(lead, rank): (i64, u64)| ClockLead { rank, millis: lead.saturating_sub(middle), reference };
+    let differs = |lead: &ClockLead| described_lead(lead.millis).is_some();
+    leads.into_iter().map(lead).filter(differs).collect()
 }
 
 /// Shorter pauses are normal.
@@ -302,6 +335,17 @@ fn print(lines: &[Line], stalls: &[Stall], slow: &[SlowMember]) {
             ));
         }
     }
+}
+
+fn print_clocks(clocks: &[ClockLead]) {
+    for ClockLead { rank, millis, reference } in clocks {
+        if let Some(lead) = described_lead(*millis) {
+            output::line(format!("member {rank}: its clock is {lead} that of member {reference}"));
+        }
+    }
+}
+
+fn print_errors(lines: &[Line]) {
     let errors = lines.iter().filter_map(|line| line.error.as_ref());
     errors.for_each(output::note);
 }
@@ -375,7 +419,7 @@ mod tests {
             "subgroups": [], "changes": [], "traffic": [], "log": null, "shards": null,
         });
         let status = serde_json::from_value(status).expect("it is a status");
-        Line { address: format!("10.0.0.{node}:7400"), status: Some(status), error: None }
+        Line { address: format!("10.0.0.{node}:7400"), status: Some(status), error: None, lead_millis: None }
     }
 
     fn live(lines: &[Line]) -> Vec<(u64, Vec<String>)> {

@@ -9,7 +9,7 @@ use squall::config::{Address, quantity};
 use squall::{Config, FlightLine, FlightRecord};
 use squall_harness::terminal::{CommandVerdict, PendingNote, output, units};
 
-use crate::census;
+use crate::census::{self, AnsweredInquiry};
 
 /// Show what the members of a running group have noticed lately: views, suspicions, stalls
 #[derive(Debug, Args)]
@@ -49,7 +49,7 @@ pub(crate) fn run(arguments: &TraceArguments) -> Result<CommandVerdict> {
     let answers = census::ask(&config, census::first(&config, &arguments.addresses), arguments.timeout)?;
     let mut records: Vec<FlightRecord> = Vec::new();
     let mut silent = Vec::new();
-    for (address, answer) in answers {
+    for AnsweredInquiry { address, answer, .. } in answers {
         let asked = || squall::ask_flight_record(&config, &address).map_err(|error| error.to_string());
         match answer.and_then(|_| asked()) {
             // A member may be reached at several addresses.

@@ -28,7 +28,7 @@ pub(crate) struct GroupLook {
 impl GroupLook {
     pub(crate) fn new(at: Instant, answers: Vec<AnsweredInquiry>) -> Self {
         let mut lines = BTreeMap::new();
-        for (address, answer) in answers {
+        for AnsweredInquiry { address, answer, .. } in answers {
             // A member may be reached at several addresses.
             let key = match &answer {
                 Ok(status) => (0, format!("{:08}", status.node)),

@@ -9,7 +9,7 @@ use squall_log::WriteTally;
 use squall_protocols::genuine::GenuineMember;
 use squall_protocols::group::{SubgroupId, ViewChange};
 use squall_protocols::membership::{Member, Membership, ViewChangeStep};
-use squall_transports::bootstrap::{Address, Asker};
+use squall_transports::bootstrap::{Address, Asker, wall_clock_millis};
 use squall_transports::{PeerTraffic, TransportFabric as _};
 
 use super::{Stack, figures};
@@ -73,8 +73,7 @@ impl Stack {
         };
         let members: Vec<MemberLine> =
             view.map(|view| view.members.iter().map(line).collect()).unwrap_or_default();
-        let own = self.fabric.node().0;
-        let now = self.fabric.now();
+        let (own, now) = (self.fabric.node().0, self.fabric.now());
         let millis_since = |since: Instant| millis(now.since(since));
         let subgroup = |(name, id): (&String, SubgroupId)| {
             let counters = self.group.counters(id)?;
@@ -134,6 +133,7 @@ impl Stack {
             traffic: self.traffic(),
             log: self.log.as_ref().map(|log| log_line(log)),
             shards: self.shard_figures().map(shards),
+            clock_millis: wall_clock_millis(),
         }
     }
 

@@ -90,6 +90,8 @@ pub struct MemberStatus {
     pub log: Option<LogLine>,
     /// What it has done in the shards; `None` if the group has none.
     pub shards: Option<ShardsLine>,
+    /// The time by its host's clock when it answered, in milliseconds since 1970.
+    pub clock_millis: u64,
 }
 
 /// What was carried between a member and another one, in a [`MemberStatus`].

@@ -189,7 +189,7 @@ impl<S: LinkSocket> JoinCalls<'_, S> {
         let Some((leader, AdmissionFrame { session, node: own, .. }, _)) = &mut self.admission else {
             return Err(CallError::Again("this process has not been admitted".into()));
         };
-        let request = BootstrapRequest::Hello { session: *session, node: *own, listen: self.own.clone() };
+        let request = BootstrapRequest::hello(*session, *own, self.own.clone());
         let caller = Caller { plan: self.plan, proof: self.proof, patience: self.plan.timeout };
         let because = |cause: String| format!("failed to link with {node} at {address}: {cause}");
         let call =

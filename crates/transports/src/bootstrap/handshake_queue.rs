@@ -19,6 +19,7 @@ use rustix::io::Errno;
 use super::error::system;
 use super::link::LinkSocket;
 use super::message::{BootstrapAnswer, BootstrapRequest, Refusal};
+use super::wall_clock::compare_clocks;
 use super::wire::{FramedSocket, FramingError, poll_for};
 use super::{BootstrapError, BootstrapListener, BootstrapPlan, BootstrapProgress, Proof, ProofError};
 use crate::session::{AnsweredCaller, CallerKind, HELLO_BYTES, HELLO_HEAD_BYTES, Rejection};
@@ -116,6 +117,7 @@ impl<'p, S: LinkSocket> HandshakeQueue<'p, S> {
                 Ok(Some((kind, request))) => {
                     let visitor = ProvedVisitor { wire: pending.wire, peer: pending.peer, request };
                     if visitor.request.kind() == kind {
+                        compare_clocks(&visitor.request, &visitor.peer);
                         visitors.push(visitor);
                     } else {
                         visitor.reject(Refusal::Unusable, on_progress);

@@ -254,7 +254,7 @@ impl<S: LinkSocket> MeetingPoint<'_, S> {
                     return None;
                 }
             },
-            BootstrapRequest::Link { session, node } => {
+            BootstrapRequest::Link { session, node, .. } => {
                 MeetingEvent::LinkAsked { visitor: number, session: *session, node: NodeId(*node) }
             }
             BootstrapRequest::Status { question } => {
@@ -302,13 +302,7 @@ impl<S: LinkSocket> MeetingPoint<'_, S> {
     /// Asks a member for a link with this process, which has rank `own` in the session.
     pub fn link(&mut self, session: u64, own: NodeId, node: NodeId, address: &Address, until: Instant) {
         let patience = until.saturating_duration_since(Instant::now());
-        self.call(
-            address,
-            CallTarget::Link(node),
-            BootstrapRequest::Link { session, node: own.0 },
-            patience,
-            until,
-        );
+        self.call(address, CallTarget::Link(node), BootstrapRequest::link(session, own), patience, until);
     }
 
     fn call(

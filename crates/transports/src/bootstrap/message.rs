@@ -3,8 +3,10 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use squall_fabric::NodeId;
 
 use super::pair::PairService;
+use super::wall_clock::wall_clock_millis;
 use super::{Address, Agreement, SettingDifference};
 use crate::session::CallerKind;
 
@@ -13,13 +15,14 @@ use crate::session::CallerKind;
 pub(super) enum BootstrapRequest {
     /// To a contact: the sender wants to be one of the first members.
     Join(ClaimFrame),
-    /// To a member of lower rank: this connection is the link between the two.
-    Link { session: u64, node: u32 },
+    /// To a member of lower rank: this connection is the link between the two; `clock` is the sender's wall clock, in milliseconds since
+    /// 1970.
+    Link { session: u64, node: u32, clock: u64 },
     /// To any member of a running group: the sender wants to join.
     Enter { agreement: Agreement, listen: Vec<String>, name: String, rank: Option<u32> },
     /// To a member of a running group: the sender was admitted, listens at `listen`, and this connection is
-    /// the link between the two.
-    Hello { session: u64, node: u32, listen: String },
+    /// the link between the two; `clock` as in a link.
+    Hello { session: u64, node: u32, listen: String, clock: u64 },
     /// To any member: a status query.
     Status { question: Vec<u8> },
     /// To a process outside any group: the sender wants a pair of two processes.
@@ -32,6 +35,16 @@ pub(super) enum BootstrapRequest {
 }
 
 impl BootstrapRequest {
+    /// Asks for a link as the first member `own`.
+    pub(super) fn link(session: u64, own: NodeId) -> Self {
+        Self::Link { session, node: own.0, clock: wall_clock_millis() }
+    }
+
+    /// Asks for a link as the joiner `node`, which listens at `listen`.
+    pub(super) fn hello(session: u64, node: u32, listen: String) -> Self {
+        Self::Hello { session, node, listen, clock: wall_clock_millis() }
+    }
+
     /// Returns the kind that the caller's hello must have named.
     pub(super) const fn kind(&self) -> CallerKind {
         match self {

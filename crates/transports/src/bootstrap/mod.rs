@@ -49,6 +49,7 @@ mod request;
 mod secret;
 #[cfg(test)]
 mod tests;
+mod wall_clock;
 mod wire;
 
 use std::time::Duration;
@@ -72,6 +73,7 @@ pub use self::relinking::{MemberLinks, Relinking};
 #[doc(hidden)]
 pub use self::request::read_foreign;
 pub use self::secret::{SECRET_BYTES_MIN, Secret, SecretTooShort};
+pub use self::wall_clock::{clock_lead_millis, described_lead, wall_clock_millis};
 use crate::session::CallerKind;
 pub use crate::session::{Encryption, Proof, ProofError};
 

@@ -157,7 +157,7 @@ impl<'p, S: LinkSocket> AdmissionThread<'p, S> {
                 let asker = self.add_candidate(wire, peer, None);
                 return self.events.send(AdmissionEvent::StatusAsked { asker, question });
             }
-            BootstrapRequest::Hello { session, node, listen } if session == self.session => {
+            BootstrapRequest::Hello { session, node, listen, .. } if session == self.session => {
                 match read_listen(&listen, wire.stream()) {
                     Some(address) => {
                         let asker = self.add_candidate(wire, peer, Some(address.clone()));

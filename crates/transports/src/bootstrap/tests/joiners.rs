@@ -150,8 +150,11 @@ fn ask_for_link(contact: &Address, session: u64) -> FramedSocket<UnixStream> {
     let stream = <UnixStream as LinkSocket>::connect(contact, soon(), None).unwrap();
     let mut wire = FramedSocket::new(stream).unwrap();
     wire.prove(&plan.proof(), CallerKind::Member, soon().into()).unwrap();
-    wire.write_frame(&BootstrapRequest::Hello { session, node: 7, listen: "unix:@nowhere".into() }, soon())
-        .unwrap();
+    wire.write_frame(
+        &BootstrapRequest::Hello { session, node: 7, listen: "unix:@nowhere".into(), clock: 0 },
+        soon(),
+    )
+    .unwrap();
     wire
 }
 

@@ -46,9 +46,9 @@ fn messages_keep_their_bytes() {
 
 const BYTES: &str = "
 join 0003010101016b0176000d31302e302e302e313a373430300100010d31302e302e302e313a37343030
-link 01ac0202
+link 01ac020203
 enter 0201016b017600010161016e00
-hello 0301020161
+hello 030102016103
 status 040105
 pair 0503
 serve 060102
@@ -100,9 +100,9 @@ fn messages() -> Vec<(&'static str, String)> {
     let lost = ReleaseFrame::MemberLost { node: 1, listen: address.clone() };
     let requests = [
         ("join", BootstrapRequest::Join(claim)),
-        ("link", BootstrapRequest::Link { session: 300, node: 2 }),
+        ("link", BootstrapRequest::Link { session: 300, node: 2, clock: 3 }),
         ("enter", enter),
-        ("hello", BootstrapRequest::Hello { session: 1, node: 2, listen: "a".into() }),
+        ("hello", BootstrapRequest::Hello { session: 1, node: 2, listen: "a".into(), clock: 3 }),
         ("status", BootstrapRequest::Status { question: vec![5] }),
         ("pair", BootstrapRequest::Pair { wish: PairWish::RdmaIfYouToo }),
         ("serve", BootstrapRequest::Serve { service: PairService::Objects, wish: PairWish::Any }),
