@@ -29,6 +29,14 @@ pub(crate) enum FaultKind {
     Outage,
     /// The disk of a member takes some milliseconds longer for each access for a while (TCP in a lab, as root); messages are durable then
     SlowDisk,
+    /// The disk of a member is full for a while; what its log has already made can be used (as slow-disk)
+    FullDisk,
+    /// The disk of a member takes no writes for a while, for less or more than it may hang (as slow-disk)
+    FrozenDisk,
+    /// All writes to the disk of a member fail (as slow-disk)
+    FailingDisk,
+    /// The disk of a member cannot be read or written, or its folder is removed (as slow-disk)
+    GoneDisk,
     /// A client outside the group is killed (-9), and another one begins
     KillClient,
     /// Other threads take the processors for a while
@@ -52,19 +60,29 @@ impl FaultKind {
             Self::Halt => 4,
             Self::JoinHalt | Self::KillHalt => 3,
             Self::Strangers | Self::Network | Self::SlowDisk | Self::KillClient => 2,
+            Self::FullDisk | Self::FrozenDisk | Self::FailingDisk | Self::GoneDisk => 2,
             Self::Cut | Self::CutOneWay | Self::Outage | Self::Busy | Self::Restart => 1,
         }
     }
 
     /// Whether it needs a lab.
     pub(crate) const fn needs_lab(self) -> bool {
-        matches!(self, Self::Cut | Self::CutOneWay | Self::Network | Self::Outage | Self::SlowDisk)
+        matches!(self, Self::Cut | Self::CutOneWay | Self::Network | Self::Outage) || self.needs_disk()
+    }
+
+    /// Whether it needs members with logs on disks of their own.
+    pub(crate) const fn needs_disk(self) -> bool {
+        matches!(
+            self,
+            Self::SlowDisk | Self::FullDisk | Self::FrozenDisk | Self::FailingDisk | Self::GoneDisk
+        )
     }
 
     /// The most members that the group loses by it.
     pub(crate) const fn victims(self) -> usize {
         match self {
             Self::Kill | Self::Halt | Self::Cut | Self::CutOneWay => 1,
+            Self::FullDisk | Self::FrozenDisk | Self::FailingDisk | Self::GoneDisk => 1,
             // The joiner counts as soon as it is in a view.
             Self::JoinHalt => 1,
             Self::KillHalt => 2,
@@ -115,10 +133,15 @@ impl Fault {
             FaultKind::Busy | FaultKind::Strangers | FaultKind::Network | FaultKind::SlowDisk => {
                 Some(500 + dice.below(2500))
             }
+            // The log has two segments at most, and a disk may hang for two seconds.
+            FaultKind::FullDisk => Some(2000 + dice.below(8000)),
+            FaultKind::FrozenDisk => Some(500 + dice.below(4000)),
             FaultKind::Kill
             | FaultKind::KillClient
             | FaultKind::Cut
             | FaultKind::CutOneWay
+            | FaultKind::FailingDisk
+            | FaultKind::GoneDisk
             | FaultKind::Restart => None,
         };
         Self { kind, after_ms, lasts_ms }
@@ -166,6 +189,7 @@ mod tests {
             "cut-one-way",
             "busy~10",
             "slow-disk~900",
+            "gone-disk",
         ] {
             assert_eq!(text.parse::<Fault>().unwrap().to_string(), text);
         }

@@ -1,6 +1,7 @@
 //! Faults done to a group of real processes under load, and what must hold all the time: the healthy majority continues,
 //! in one view, within a bound; no healthy member is excluded; nothing acknowledged is lost.
 
+mod disks;
 pub(crate) mod fault;
 mod load;
 mod perform;
@@ -20,6 +21,7 @@ use crate::cluster::churn::{ProcessPool, ProcessState, START_TIMEOUT};
 use crate::control::{ParentCommand, StoreJob, TransportName};
 use crate::member::churn::EXCLUDED;
 use crate::terminal::output;
+use disks::BrokenDisk;
 use fault::{Fault, FaultKind};
 use load::ProcessorLoad;
 use strangers::StrangerCounters;
@@ -39,6 +41,8 @@ pub(crate) struct ChaosOutcome {
     /// Members that found themselves excluded, each of which was halted or cut off before.
     pub(crate) excluded: u64,
     pub(crate) joined: u64,
+    /// Members that have ended by their disks and said so; each has come back.
+    pub(crate) ended_by_disk: u64,
     pub(crate) views: u64,
     /// Messages of which some member knows that all have received them.
     pub(crate) messages: u64,
@@ -88,6 +92,10 @@ pub(crate) struct ChaosRun {
     spoilt_until: Option<Instant>,
     /// The host whose disk is slow, and until when.
     slow_disk: Option<(usize, Instant)>,
+    /// The disk with which something else is wrong.
+    broken_disk: Option<BrokenDisk>,
+    /// A process that has ended by its disk, whose member is to come back when the group has continued without it.
+    returning: Option<usize>,
     reached: Arc<StrangerCounters>,
     /// The last fault.
     last: Option<FaultKind>,
@@ -105,6 +113,8 @@ impl ChaosRun {
             loads: Vec::new(),
             spoilt_until: None,
             slow_disk: None,
+            broken_disk: None,
+            returning: None,
             reached: Arc::default(),
             last: None,
             plan,
@@ -143,6 +153,7 @@ impl ChaosRun {
     /// Does one fault after another, each to a group that is whole and delivers.
     pub(crate) fn follow(&mut self, script: &[Fault]) -> Result<()> {
         for fault in script {
+            self.settle_disks()?;
             self.await_calm()?;
             while self.present() < self.plan.members {
                 self.join()?;
@@ -183,7 +194,8 @@ impl ChaosRun {
         let is_present = |state: &ProcessState| {
             matches!(state, ProcessState::Starting | ProcessState::Running | ProcessState::Halted)
         };
-        self.pool.lives.iter().filter(|life| is_present(&life.state)).count()
+        let returning = usize::from(self.returning.is_some());
+        self.pool.lives.iter().filter(|life| is_present(&life.state)).count() + returning
     }
 
     /// Lets time pass, and checks what the members report meanwhile.
@@ -198,9 +210,7 @@ impl ChaosRun {
             if self.spoilt_until.is_some_and(|until| now >= until) {
                 self.mend_network()?;
             }
-            if self.slow_disk.is_some_and(|(_, until)| now >= until) {
-                self.mend_disk()?;
-            }
+            self.look_at_disks(now)?;
             self.look_for_faults(now)?;
             if now >= deadline {
                 return Ok(());
@@ -336,7 +346,7 @@ impl ChaosRun {
     pub(crate) fn settle(&mut self) -> Result<()> {
         self.loads.clear();
         self.mend_network()?;
-        self.mend_disk()?;
+        self.settle_disks()?;
         self.resume_due(Instant::now() + Duration::from_secs(1 << 20));
         // Time for those that were excluded to notice.
         self.rest(2 * self.plan.suspicion + Duration::from_secs(1))?;

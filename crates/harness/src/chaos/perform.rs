@@ -9,7 +9,7 @@ use super::fault::{Fault, FaultKind};
 use super::load::ProcessorLoad;
 use super::{ChaosRun, strangers};
 use crate::cluster::churn::{ProcessState, START_TIMEOUT};
-use crate::lab::{DiskConditions, LinkConditions, Share, WireRequest, ask_from_inside};
+use crate::lab::{LinkConditions, Share, WireRequest, ask_from_inside};
 use crate::member::{self, store};
 
 impl ChaosRun {
@@ -23,6 +23,7 @@ impl ChaosRun {
             FaultKind::Cut | FaultKind::CutOneWay | FaultKind::Outage | FaultKind::Restart
         ) {
             self.mend_network()?;
+            self.settle_disks()?;
             self.await_calm()?;
         }
         self.note_outage();
@@ -45,6 +46,9 @@ impl ChaosRun {
                 true
             }
             FaultKind::SlowDisk => self.slow_disk(lasts.unwrap_or(LASTS))?,
+            FaultKind::FullDisk | FaultKind::FrozenDisk | FaultKind::FailingDisk | FaultKind::GoneDisk => {
+                self.break_disk(fault.kind, lasts.unwrap_or(LASTS))?
+            }
             FaultKind::Busy => {
                 self.loads.push(ProcessorLoad::busy(lasts.unwrap_or(LASTS)));
                 true
@@ -94,7 +98,7 @@ impl ChaosRun {
     }
 
     /// A member of the latest view that runs, and is not one of the last two well ones that have all states.
-    fn victim(&mut self) -> Option<usize> {
+    pub(super) fn victim(&mut self) -> Option<usize> {
         let (_, ranks) = self.pool.view();
         let running = self.pool.running();
         let has_states = |number: &usize| self.pool.lives[*number].has_states;
@@ -104,7 +108,12 @@ impl ChaosRun {
         let is_spare = |number: &usize| {
             let life = &self.pool.lives[*number];
             let is_needed = self.plan.store.is_some() && life.has_states && holders <= HOLDERS_MIN;
-            ranks.contains(&life.rank) && !is_needed && !needs_all && !self.is_last_of_shard(*number)
+            let is_hit = self.has_broken_disk(*number);
+            ranks.contains(&life.rank)
+                && !is_needed
+                && !needs_all
+                && !is_hit
+                && !self.is_last_of_shard(*number)
         };
         let members: Vec<usize> = running.iter().copied().filter(is_spare).collect();
         let place = self.dice.below(members.len() as u64);
@@ -153,6 +162,7 @@ impl ChaosRun {
             };
             self.pool.lives.iter().any(|life| life.rank == *rank && !is_gone(&life.state))
                 || self.pool.view().1.contains(rank)
+                || self.returning.is_some_and(|number| self.pool.lives[number].rank == *rank)
         };
         let free = (0..).find(|rank| !taken(rank)).expect("there are more ranks than members");
         self.outcome.joined += 1;
@@ -262,25 +272,6 @@ impl ChaosRun {
         }
     }
 
-    /// Makes the disk of a member slow, for some time. One is at a time.
-    fn slow_disk(&mut self, lasts: Duration) -> Result<bool> {
-        self.mend_disk()?;
-        let running = self.pool.running();
-        let place = usize::try_from(self.dice.below(running.len() as u64))?;
-        let Some(number) = running.get(place) else { return Ok(false) };
-        let delay = Duration::from_millis(1 + self.dice.below(50));
-        self.say(format_args!("  by {delay:?}, of process {number}"));
-        let host = self.pool.lives[*number].place;
-        set_disk(host, DiskConditions { delay, ..DiskConditions::default() })?;
-        self.slow_disk = Some((host, Instant::now() + lasts));
-        Ok(true)
-    }
-
-    /// Makes the disk that is slow as fast as the others.
-    pub(super) fn mend_disk(&mut self) -> Result<()> {
-        self.slow_disk.take().map_or(Ok(()), |(host, _)| set_disk(host, DiskConditions::default()))
-    }
-
     fn set_cut(&self, [one, other]: [usize; 2], both_ways: bool, is_cut: bool) -> Result<()> {
         let conditions = LinkConditions { is_cut, ..LinkConditions::default() };
         set_links(Some(one), Some(other), conditions)?;
@@ -314,10 +305,6 @@ impl ChaosRun {
 
 fn set_links(from: Option<usize>, to: Option<usize>, conditions: LinkConditions) -> Result<()> {
     ask_from_inside(&WireRequest::Set { from, to, conditions })
-}
-
-fn set_disk(host: usize, conditions: DiskConditions) -> Result<()> {
-    ask_from_inside(&WireRequest::SetDisk { host: Some(host), conditions })
 }
 
 /// The number of members with all states that are left alone.

@@ -44,6 +44,8 @@ pub(crate) struct ProcessPool {
     /// Takes the operations that members and clients report.
     pub(crate) recorder: OperationRecorder,
     pub(crate) updates: UpdateProgress,
+    /// A location that is kept for a process.
+    reserved: Option<usize>,
     notices: Receiver<Notice>,
     sender: Sender<Notice>,
 }
@@ -70,6 +72,8 @@ pub(crate) struct PoolProcess {
     pub(crate) has_states: bool,
     /// The place of its location in the plan's.
     pub(crate) place: usize,
+    /// The number of the process that has made its log.
+    log_of: u32,
     process: MemberProcess,
     address: Option<String>,
 }
@@ -153,11 +157,12 @@ impl ProcessPool {
             client_locations,
             recorder,
             updates: UpdateProgress::begin(),
+            reserved: None,
             notices,
             sender,
         };
         for rank in 0..pool.plan.members {
-            pool.add(rank, Vec::new())?;
+            pool.add(rank, Vec::new(), None)?;
             if rank == 0 {
                 pool.wait("member 0 listens", START_TIMEOUT, |pool| pool.lives[0].address.is_some())?;
             }
@@ -171,9 +176,25 @@ impl ProcessPool {
 
     /// Starts a further process, which joins; returns its number.
     pub(crate) fn join(&mut self, rank: usize) -> Result<usize> {
+        let joins = self.addresses();
+        self.add(rank, joins, None)
+    }
+
+    /// Starts a process in the place of one that has ended, with its rank and its log; returns its number.
+    pub(crate) fn bring_back(&mut self, number: usize) -> Result<usize> {
+        let joins = self.addresses();
+        self.add(self.lives[number].rank, joins, Some(number))
+    }
+
+    /// Keeps a location for a process of [`ProcessPool::bring_back`].
+    pub(crate) const fn reserve(&mut self, place: Option<usize>) {
+        self.reserved = place;
+    }
+
+    /// Where the members that run listen.
+    fn addresses(&self) -> Vec<String> {
         let running = self.lives.iter().filter(|life| life.state == ProcessState::Running);
-        let joins = running.filter_map(|life| life.address.clone()).collect();
-        self.add(rank, joins)
+        running.filter_map(|life| life.address.clone()).collect()
     }
 
     fn group(&self, rank: usize, joins: Vec<String>) -> GroupJob {
@@ -192,14 +213,16 @@ impl ProcessPool {
         }
     }
 
-    fn add(&mut self, rank: usize, joins: Vec<String>) -> Result<usize> {
+    /// Starts a process, perhaps in the place of an earlier one.
+    fn add(&mut self, rank: usize, joins: Vec<String>, before: Option<usize>) -> Result<usize> {
         let number = self.lives.len();
         let account = self.plan.folder.as_ref().map(|folder| folder.join(format!("{number}.account")));
-        let place = self.free_place();
+        let place = before.map_or_else(|| self.free_place(), |before| self.lives[before].place);
         let location = self.plan.locations.get(place).cloned().unwrap_or_default();
         let group = GroupJob { location, ..self.group(rank, joins) };
         let process = u32::try_from(number).expect("few processes") + 1;
-        let job = ChurnJob { process, account: account.clone(), ..self.plan.job.clone() };
+        let log_of = before.map_or(process, |before| self.lives[before].log_of);
+        let job = ChurnJob { process, log_of, account: account.clone(), ..self.plan.job.clone() };
         let work = MemberWork::Churn(job);
         let process = MemberProcess::start(&MemberJob { group, work }, number, &self.sender)?;
         self.lives.push(PoolProcess {
@@ -215,6 +238,7 @@ impl ProcessPool {
             waits: String::new(),
             has_states: false,
             place,
+            log_of,
             process,
             address: None,
         });
@@ -258,15 +282,15 @@ impl ProcessPool {
     /// The index of the first location without a process, or else of the next in turn.
     fn free_place(&self) -> usize {
         let is_here = |life: &&PoolProcess| life.state.is_present();
-        let taken: Vec<usize> = self.lives.iter().filter(is_here).map(|life| life.place).collect();
+        let taken = self.lives.iter().filter(is_here).map(|life| life.place).chain(self.reserved);
+        let taken: Vec<usize> = taken.collect();
         let count = self.plan.locations.len().max(1);
         (0..count).find(|place| !taken.contains(place)).unwrap_or(self.lives.len() % count)
     }
 
     /// The configuration of a client, with the addresses at which members listen now.
     pub(crate) fn contact(&self) -> GroupJob {
-        let running = self.lives.iter().filter(|life| life.state == ProcessState::Running);
-        self.group(0, running.filter_map(|life| life.address.clone()).collect())
+        self.group(0, self.addresses())
     }
 
     /// The name that no other group on this machine has.

@@ -120,12 +120,13 @@ pub fn run(arguments: &ChaosArguments) -> Result<CommandVerdict> {
     });
     let job = ChurnJob {
         process: 0,
+        log_of: 0,
         size: 64,
         pace: Some(arguments.pace),
         suspicion_ms: arguments.suspicion_ms,
         majority: true,
         account: None,
-        storage: kinds.contains(&FaultKind::SlowDisk).then(|| DISK.into()),
+        storage: kinds.iter().any(|kind| kind.needs_disk()).then(|| DISK.into()),
         store: store.clone(),
     };
     let members = usize::try_from(arguments.members).expect("at most 16");
@@ -184,7 +185,7 @@ fn choose(arguments: &ChaosArguments, interrupts: &Interrupts) -> Result<(Vec<Fa
     if kinds.iter().any(|kind| kind.needs_lab()) {
         let (is_impossible, why): (fn(FaultKind) -> bool, _) = match find_lab(arguments, interrupts) {
             Ok(map) if map.has_disks => (|_| false, String::new()),
-            Ok(_) => (|kind| kind == FaultKind::SlowDisk, NO_DISKS.into()),
+            Ok(_) => (FaultKind::needs_disk, NO_DISKS.into()),
             Err(error) => (FaultKind::needs_lab, error_text(&error)),
         };
         let kinds = kinds.extract_if(.., |kind| is_impossible(*kind));
@@ -223,7 +224,7 @@ fn plan_of(arguments: &ChaosArguments) -> LabPlan {
     let hosts = usize::try_from(arguments.members).expect("at most 16") + SPARE_PLACES + CLIENTS;
     let scripted = arguments.script.iter().map(|fault| fault.kind);
     let named: Vec<FaultKind> = scripted.chain(arguments.faults.iter().copied()).collect();
-    let needs_disks = is_root() && (named.is_empty() || named.contains(&FaultKind::SlowDisk));
+    let needs_disks = is_root() && (named.is_empty() || named.iter().any(|kind| kind.needs_disk()));
     let host = HostPlan { disk: needs_disks.then_some(DISK_BYTES), ..HostPlan::default() };
     LabPlan { has_switch: true, seed: arguments.seed, host, ..LabPlan::new(hosts) }
 }
@@ -255,6 +256,9 @@ fn print(outcome: &ChaosOutcome, json: bool) -> Result<()> {
             units::grouped(outcome.acknowledged),
             outcome.update_outage_ms
         ));
+    }
+    if outcome.ended_by_disk > 0 {
+        output::line(format_args!("{} ended by their disks, said so, and came back", outcome.ended_by_disk));
     }
     outcome.faults.iter().for_each(output::line);
     if outcome.agree {

@@ -20,6 +20,9 @@ pub(crate) struct ChurnJob {
     /// The folder, of the member's own, for the log of the messages, which are durable then.
     #[serde(default)]
     pub(crate) storage: Option<std::path::PathBuf>,
+    /// The process whose log it continues, if that is there; itself, if it begins one.
+    #[serde(default)]
+    pub(crate) log_of: u32,
     /// A replicated object besides; then the group has a polling thread of its own.
     #[serde(default)]
     pub(crate) store: Option<StoreJob>,

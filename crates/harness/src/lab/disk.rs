@@ -21,6 +21,7 @@ use rustix::io::Errno as SystemError;
 use serde::{Deserialize, Serialize};
 use squall_fabric::mutex::lock;
 
+use super::LabHost;
 use super::wire::run_program;
 
 /// What a host's own disk does. The default is a disk without faults.
@@ -109,6 +110,13 @@ impl Drop for HostDisk {
 
 fn freeze(is_frozen: bool) -> Result<()> {
     run_program(Command::new("fsfreeze").args([if is_frozen { "--freeze" } else { "--unfreeze" }, DISK]))
+}
+
+/// Mounts the disk of a host again after its file system was checked, as one does whose disk has failed: what could not be written in time
+/// leaves the file system read-only. No process on the host may use it.
+pub(crate) fn repair_disk(host: &LabHost) -> Result<()> {
+    let mut repair = super::enter(host.pid, &["--mount", "--uts", "--pid"]);
+    run_program(repair.args(["sh", "-c", REPAIR]))
 }
 
 /// Takes all space that is free.
@@ -269,6 +277,15 @@ impl Filesystem for ServedFile {
 
 /// Where a host's own disk is mounted.
 pub(crate) const DISK: &str = "/mnt";
+/// A process that has been killed may use the disk for a moment. A file system that could be corrected is no failure (a status below 4).
+const REPAIR: &str = "tries=0
+until umount /mnt 2>/dev/null; do
+    tries=$((tries + 1)); [ $tries -lt 100 ] || exec umount /mnt; sleep 0.05
+done
+file=/mnt/$(hostname)/sectors
+[ -e $file ] || file=/mnt/$(hostname).image
+said=$(fsck.ext4 -y $file 2>&1); [ $? -lt 4 ] || { echo \"$said\" >&2; exit 1; }
+exec mount -o loop $file /mnt";
 /// What takes the space of a full disk.
 const FILLER: &str = "/mnt/.squall-lab-full";
 /// The name and the number of the file that is served.

@@ -44,8 +44,8 @@ use squall_fabric::mutex::{lock, unpoisoned};
 
 pub use clock::HostClock;
 pub use conditions::{BitRate, Flapping, HELD_BACK, LinkConditions, QUEUE, Share, duration};
-pub(crate) use disk::DISK;
 pub use disk::DiskConditions;
+pub(crate) use disk::{DISK, repair_disk};
 pub(crate) use host::run as run_host;
 pub(crate) use wire::{ask_from_inside, run as run_wire};
 
@@ -210,6 +210,14 @@ impl Lab {
     /// If the hosts have no disks of their own, or these cannot do that here.
     pub fn set_disk(&self, host: Option<usize>, conditions: DiskConditions) -> Result<()> {
         self.ask(&WireRequest::SetDisk { host, conditions }).map(drop)
+    }
+
+    /// Checks the file system of a host's own disk and mounts it again, as one does after a disk has failed; nothing on the host may use it.
+    ///
+    /// # Errors
+    /// If it is in use, or cannot be repaired.
+    pub fn repair_disk(&self, host: usize) -> Result<()> {
+        disk::repair_disk(&self.map.hosts[host])
     }
 
     fn ask(&self, request: &WireRequest) -> Result<WireReply> {

@@ -37,7 +37,10 @@ pub(crate) const EXCLUDED: &str = "excluded";
 const QUIET: Duration = Duration::from_millis(300);
 
 /// How the folder of a process on the disk of its host begins.
-const FOLDER: &str = "process-";
+pub(crate) const FOLDER: &str = "process-";
+
+/// How long its disk may hang.
+const DISK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Messages sent between two polls.
 const BURST: u32 = 16;
@@ -61,7 +64,7 @@ pub(super) fn perform(group: &GroupJob, job: &ChurnJob, watchdog: &ParentWatchdo
     };
     let messages = SubgroupConfig { message_max: job.size, window: 64, ..SubgroupConfig::default() };
     let mut config = match &job.storage {
-        Some(folder) => durable(config(group)?, messages, &own_folder(folder, job.process)?),
+        Some(folder) => durable(config(group)?, messages, &own_folder(folder, job.log_of)?),
         None => config(group)?.subgroup(super::SUBGROUP, messages),
     };
     if let Some(store) = &job.store {
@@ -96,18 +99,22 @@ pub(super) fn perform(group: &GroupJob, job: &ChurnJob, watchdog: &ParentWatchdo
 fn durable(config: Config, messages: SubgroupConfig, folder: &Path) -> Config {
     let retain = Some(Retention { automatic: true, ..Retention::default() });
     let messages = SubgroupConfig { mode: DeliveryMode::Durable, retain, ..messages };
-    Config { storage: Some(StorageConfig::new(folder)), ..config }.subgroup(super::SUBGROUP, messages)
+    let storage = StorageConfig { timeout: DISK_TIMEOUT, ..StorageConfig::new(folder) };
+    Config { storage: Some(storage), ..config }.subgroup(super::SUBGROUP, messages)
 }
 
-/// Returns the folder of this process on its host's disk, without those of processes that were there before.
+/// Returns the folder of a process on its host's disk, without those of others that were there before.
 fn own_folder(disk: &Path, process: u32) -> Result<PathBuf> {
+    let own = format!("{FOLDER}{process}");
     for entry in std::fs::read_dir(disk).with_context(|| disk.display().to_string())? {
         let entry = entry?;
-        if entry.file_name().to_string_lossy().starts_with(FOLDER) {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if name.starts_with(FOLDER) && name != own {
             std::fs::remove_dir_all(entry.path()).with_context(|| entry.path().display().to_string())?;
         }
     }
-    Ok(disk.join(format!("{FOLDER}{process}")))
+    Ok(disk.join(own))
 }
 
 /// The outcome, whose error begins with [`EXCLUDED`] if the others continue without this member.

@@ -24,7 +24,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use squall::config::{Address, Batching, Config, DeliveryMode, Secret, Transport};
 use squall::{
-    BootstrapProgress, Builder, Deliver, Group, Member, Message, MessageBatch, Node, Payload, Sender, View,
+    BootstrapProgress, Builder, Deliver, Group, Member, Message, MessageBatch, Node, Payload, SendError,
+    Sender, View,
 };
 use squall_fabric::NodeId;
 use squall_fabric::mutex::lock;
@@ -335,6 +336,7 @@ impl MulticastMember for GroupMember {
         let sender = self.senders[subgroup].as_mut().context("this member does not send")?;
         match sender.send_written(length, write) {
             Ok(()) => Ok(true),
+            Err(SendError::DiskFull) => Ok(false),
             Err(error) if error.is_passing() => Ok(false),
             Err(error) => Err(error.into()),
         }

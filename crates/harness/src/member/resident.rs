@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use squall::config::Config;
 use squall::object::{Object, ObjectError};
-use squall::{Departure, Group, Payload, Sender};
+use squall::{Departure, Group, Payload, SendError, Sender};
 
 use super::object_client::{ClientObjects, ClientSwitch};
 use super::store::{self, StoredValues};
@@ -78,6 +78,8 @@ impl MulticastMember for ResidentMember {
     ) -> Result<bool> {
         match self.sender.send_written(length, write) {
             Ok(()) => Ok(true),
+            // Until there is space again.
+            Err(SendError::DiskFull) => Ok(false),
             Err(error) if error.is_passing() => Ok(false),
             Err(error) => Err(error).context("it cannot send"),
         }

@@ -75,6 +75,7 @@ pub(crate) fn run(arguments: &ObjectArguments) -> Result<CommandVerdict> {
     let subgroup = member::store::subgroup(&store);
     let job = ChurnJob {
         process: 0,
+        log_of: 0,
         size: ChurnJob::SIZE_MIN,
         pace: Some(1),
         suspicion_ms: 5000,

@@ -80,6 +80,7 @@ pub(crate) fn run(arguments: &ViewArguments) -> Result<CommandVerdict> {
     let members = usize::try_from(arguments.members).expect("at most 32");
     let job = ChurnJob {
         process: 0,
+        log_of: 0,
         size: usize::try_from(arguments.size).expect("at most a million"),
         pace: arguments.pace,
         suspicion_ms: 5000,
