@@ -9,6 +9,9 @@ mod limits;
 mod long;
 mod outages;
 mod programs;
+mod trouble;
+#[path = "../../../../tests/trouble_page.rs"]
+mod trouble_page;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};

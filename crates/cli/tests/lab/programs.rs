@@ -215,17 +215,20 @@ fn a_bad_network_excludes_no_member() {
     assert_eq!(sent["transport"], "tcp", "{sent}");
 }
 
-/// A slow disk under the log of a member, and then a death.
+/// A slow disk under the log of a member, one that fails, by which the member ends and comes back, and then a death.
 #[test]
 #[ignore = "needs root, or user namespaces: .ci/run hosts"]
-fn chaos_with_slow_disks_violates_nothing() {
+fn chaos_with_bad_disks_violates_nothing() {
     if !rustix::process::geteuid().is_root() {
         return;
     }
     let mut chaos = Command::new(SQUALL);
-    chaos.args("chaos --lab --members 4 --pace 500 --script slow-disk~3000,kill --json".split(' '));
+    chaos.args(
+        "chaos --lab --members 4 --pace 500 --script slow-disk~2000,failing-disk,kill --json".split(' '),
+    );
     let outcome: serde_json::Value = serde_json::from_str(&printed(&mut chaos)).unwrap();
     assert!(outcome["agree"] == true && outcome["happened"]["slow-disk"]["times"] == 1, "{outcome}");
+    assert_eq!(outcome["ended_by_disk"], 1, "{outcome}");
 }
 
 /// Kills, halts, cut links and a network with faults, under load, judged by the accounts of all members and the clients' history.

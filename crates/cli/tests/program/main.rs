@@ -11,3 +11,6 @@ mod shortage;
 mod signals;
 mod status;
 mod top;
+mod trouble;
+#[path = "../../../../tests/trouble_page.rs"]
+mod trouble_page;

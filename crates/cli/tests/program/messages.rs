@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 use squall_transports::reserve_port;
 
+use super::trouble_page::assert_seen;
+
 const SOON: Duration = Duration::from_secs(40);
 
 /// Nodes of a group on this host, ended with it.
@@ -271,6 +273,9 @@ fn a_stopped_reader_holds_nobody_up() {
         let begun = Instant::now();
         assert_eq!(nodes.send(&numbers(0..20_000)), (Some(0), String::new()), "{transport}");
         assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+        let status = nodes.squall(0, "status").output().unwrap();
+        assert!(status.status.success(), "{status:?}");
+        assert_seen("tool hung", "squall status", &String::from_utf8_lossy(&status.stdout));
         signal(&recv, "-CONT");
         let output = recv.stdout.take().unwrap();
         let reader = std::thread::spawn(move || check_gaps(output, u64::MAX));
@@ -284,7 +289,8 @@ fn a_stopped_reader_holds_nobody_up() {
         assert!(reader.join().unwrap() > 0, "{transport}");
         let mut all = String::new();
         stderr.read_to_string(&mut all).unwrap();
-        assert!(wait(&mut recv) == Some(1) && all.contains("messages are lost here"), "{transport}: {all}");
+        assert_eq!(wait(&mut recv), Some(1), "{transport}: {all}");
+        assert_seen("tool hung", "the log", &all);
         assert_eq!(nodes.view(), (0, 2), "{transport}");
     }
 }

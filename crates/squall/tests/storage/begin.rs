@@ -10,6 +10,7 @@ use squall_fabric::atomics::{AtomicUsize, Ordering};
 use squall_transports::reserve_port;
 
 use crate::storage::{TestFolder, configs, wait_until};
+use crate::trouble_page;
 
 /// Three members whose folders are named by their addresses.
 fn nameless(test: &str, folder: &TestFolder) -> Vec<Config> {
@@ -84,6 +85,7 @@ fn members_at_other_addresses_do_not_begin_anew() {
         let JoinError::Log(LogFolderError::Beside { others, .. }) = error else { panic!("{text}") };
         assert_eq!(others, folders(&configs));
         assert!(text.contains("write `begin = \"new\"`"), "{text}");
+        trouble_page::assert_seen("address changed", "the log", &text);
     }
     let name = |config: &Config| {
         let folder = config.log_folder().expect("it has a log");

@@ -3,11 +3,13 @@
 use std::process::Command;
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use squall_fabric::atomics::{AtomicUsize, Ordering};
 
 use crate::storage::{PATIENCE, TestFolder, wait_until};
 use squall::config::{Config, StorageConfig, SubgroupConfig, Transport};
+use squall::external::Publisher;
 use squall::{Deliveries, DeliveryMode, Group, GroupError, MessageOutcome, SendError};
 use squall_log::{FileDisk, LogSettings, RecordKind, Storage, TailVerdict};
 use squall_protocols::restart::Register;
@@ -423,7 +425,13 @@ fn a_member_whose_disk_is_nearly_full_refuses_new_messages() {
     assert!(group.failure().is_none() && sent > (64 << 20) / 200_000);
     let status = squall::ask_status(&config, &config.listen).expect("it answers");
     assert!(status.log.is_some_and(|log| log.is_short));
-    drop((sender, group));
+    // The sending end is the application's while that has it.
+    drop(sender);
+    let soon = Duration::from_millis(500);
+    let refused =
+        Publisher::connect_with(&config, "orders", soon).expect_err("no other member is there").to_string();
+    assert!(refused.contains("the disk of its log is nearly full (free space on it)"), "{refused}");
+    drop(group);
 
     let mut group = join();
     let orders = group.subgroup("orders").unwrap();

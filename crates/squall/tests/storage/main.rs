@@ -15,4 +15,6 @@ mod restart_object;
 #[path = "../common/storage.rs"]
 mod storage;
 mod times;
+#[path = "../../../../tests/trouble_page.rs"]
+mod trouble_page;
 mod versions;
