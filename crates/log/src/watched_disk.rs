@@ -4,7 +4,8 @@
 //! all other threads of the process continue; so they look here.
 //!
 //! - \[W16\] Each operation is judged by itself, and by its present step: a write of a message is overdue in its own time, although a
-//!   segment, which may take a minute, has been in the making since before.
+//!   segment, which may take a minute, has been in the making since before. It hangs if it is still under way a second after it was found
+//!   overdue: a process that was halted itself finds what it was doing late, and the disk has answered long ago.
 
 use std::fmt;
 use std::sync::{Mutex, MutexGuard};
@@ -42,6 +43,8 @@ struct Operation {
     bytes: u64,
     /// When that step began.
     begun: Instant,
+    /// Since when it has been known to be overdue.
+    overdue_since: Option<Instant>,
 }
 
 impl Operation {
@@ -49,6 +52,17 @@ impl Operation {
     fn overdue(&self, now: Instant, patience: Duration) -> Option<Duration> {
         let allowed = patience.saturating_add(Duration::from_millis((self.bytes >> 10) * 1000 / 1024));
         now.saturating_duration_since(self.begun).checked_sub(allowed).filter(|more| !more.is_zero())
+    }
+
+    /// Returns by how much it is overdue, if it hangs: as it was overdue before, and this process has run since then.
+    fn hangs(&mut self, now: Instant, patience: Duration) -> Option<Duration> {
+        let overdue = self.overdue(now, patience);
+        if overdue.is_none() {
+            self.overdue_since = None;
+            return None;
+        }
+        let since = *self.overdue_since.get_or_insert(now);
+        overdue.filter(|_| now.saturating_duration_since(since) >= patience.min(RUNS_AGAIN))
     }
 }
 
@@ -58,12 +72,12 @@ impl<D> WatchedDisk<D> {
         Self { disk, under_way: Mutex::new(Vec::new()) }
     }
 
-    /// Returns the operation that is overdue by the most, as an error, if there is one: its present step has been under way for longer
-    /// than `patience` and a second for each MiB \[W16\].
+    /// Returns the operation that is overdue by the most, as an error, if one hangs: its present step has been under way for longer
+    /// than `patience` and a second for each MiB, and a call a second ago has found that already \[W16\].
     pub fn overdue(&self, patience: Duration) -> Option<DiskError> {
-        let (operations, now) = (self.operations(), Instant::now());
+        let (mut operations, now) = (self.operations(), Instant::now());
         let overdue =
-            operations.iter().filter_map(|operation| Some((operation.overdue(now, patience)?, operation)));
+            operations.iter_mut().filter_map(|operation| Some((operation.hangs(now, patience)?, operation)));
         let (_, operation) = overdue.max_by_key(|(by, _)| *by)?;
         Some(DiskError {
             operation: operation.name,
@@ -95,13 +109,14 @@ impl<D> WatchedDisk<D> {
     ) -> T {
         let mut operations = self.operations();
         let number = operations.last().map_or(0, |last| last.number + 1);
-        operations.push(Operation { number, name, path: path.into(), bytes, begun: Instant::now() });
+        let begun = Instant::now();
+        operations.push(Operation { number, name, path: path.into(), bytes, begun, overdue_since: None });
         drop(operations);
         let outcome = run(&self.disk, &mut |bytes| {
             let mut operations = self.operations();
             let own = operations.iter_mut().find(|operation| operation.number == number);
             let own = own.expect("it is under way");
-            (own.bytes, own.begun) = (bytes, Instant::now());
+            (own.bytes, own.begun, own.overdue_since) = (bytes, Instant::now(), None);
         });
         self.operations().retain(|operation| operation.number != number);
         outcome
@@ -162,6 +177,9 @@ impl<D: Disk> Disk for WatchedDisk<D> {
     }
 }
 
+/// A process that was halted has finished what its disk has done meanwhile when it has run for this time.
+const RUNS_AGAIN: Duration = Duration::from_secs(1);
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -207,14 +225,34 @@ mod tests {
     fn a_long_operation_does_not_hide_a_short_one_that_hangs() {
         let disk = WatchedDisk::new(());
         let begun = Instant::now() - Duration::from_secs(5);
-        let operation =
-            |number, name, bytes, begun| Operation { number, name, path: "log/1".into(), bytes, begun };
+        let overdue_since = Some(begun);
+        let operation = |number, name, bytes, begun| {
+            let path = "log/1".into();
+            Operation { number, name, path, bytes, begun, overdue_since }
+        };
         let segment = operation(0, "write zeros to", 64 << 20, begun);
         let write = operation(1, "write", 4096, begun + Duration::from_secs(1));
         disk.operations().extend([segment, write]);
         let error = disk.overdue(Duration::from_secs(3)).expect("the write hangs");
         assert_eq!((error.operation, error.cause), ("write", DiskCause::Hangs { seconds: 4 }));
         assert_eq!(disk.overdue(Duration::from_secs(30)), None);
+    }
+
+    /// \[W16\] A process that was halted itself finds that an operation has taken long, and then that it has ended.
+    #[test]
+    fn a_process_that_was_halted_does_not_blame_its_disk() {
+        let begun = Instant::now();
+        let (path, overdue_since) = ("log/1".into(), None);
+        let mut write = Operation { number: 0, name: "write", path, bytes: 0, begun, overdue_since };
+        let patience = Duration::from_secs(2);
+        let mut hangs_after = |millis| write.hangs(begun + Duration::from_millis(millis), patience);
+        assert_eq!((hangs_after(100), hangs_after(5_100)), (None, None), "it was halted for five seconds");
+        assert_eq!(hangs_after(6_000), None);
+        assert_eq!(
+            hangs_after(6_200),
+            Some(Duration::from_millis(4_200)),
+            "it runs, and the disk does not answer"
+        );
     }
 
     /// \[W16\] A long operation is judged by its present step.
