@@ -34,7 +34,7 @@ pub(crate) fn compare(
     for (file, digest) in &own {
         if let Err(error) = digest {
             unread.insert(*file);
-            observer.on_unread(&files[*file].path, &error_text(&error));
+            observer.on_unread(&files[*file].path, &error_text(error));
         }
     }
     let same = targets.iter().zip(&asked).zip(answers).map(|((target, asked), answers)| {

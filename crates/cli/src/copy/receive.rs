@@ -79,7 +79,7 @@ pub(crate) fn serve(line: &CopyConnection, host: &CopyHost) -> Result<usize> {
     let received = receive_all(&mut session, folder, (&request, &slots), line);
     received.inspect_err(|error| {
         // The source sees a host that leaves, and here is why; it may be the source that has gone.
-        let _ = line.write(&ParcelAnswer::Failed { message: error_text(&error) });
+        let _ = line.write(&ParcelAnswer::Failed { message: error_text(error) });
     })
 }
 

@@ -115,7 +115,7 @@ pub(crate) fn send(
         };
         for (file, digest) in parcel.iter().zip(&right) {
             if let Err(error) = digest {
-                observer.on_unread(&file.source.path, &error_text(&error));
+                observer.on_unread(&file.source.path, &error_text(error));
             }
         }
         let right: Vec<Option<String>> = right.into_iter().map(Result::ok).collect();
@@ -283,7 +283,7 @@ fn begin(targets: &[CopyTarget], ranks: &[usize], means: &CopySource<'_>) -> Res
                 failures.push(format!("{name} has no link with {other}: {message}"));
             }
             (_, Err(error)) => {
-                failures.push(format!("this host has no link with {name}: {}", error_text(&error)))
+                failures.push(format!("this host has no link with {name}: {}", error_text(error)))
             }
             (Err(error), Ok(_)) => failures.push(format!("{}: {}", lost(name), error_text(&error))),
         }

@@ -156,7 +156,7 @@ impl SourceTree {
     }
 
     fn leave_out(&mut self, path: &Path, error: &anyhow::Error) {
-        self.failures.push((path.to_owned(), format!("{}: {}", cannot_read(path), error_text(&error))));
+        self.failures.push((path.to_owned(), format!("{}: {}", cannot_read(path), error_text(error))));
     }
 }
 

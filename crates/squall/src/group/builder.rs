@@ -284,10 +284,9 @@ impl Builder {
             sources.insert(name.clone(), handle.source());
             subgroups.insert(name.clone(), handle);
         }
-        let (config, slots) = (Arc::new(self.config), named_slots);
+        let (config, slots, service) = (Arc::new(self.config), named_slots, None);
         let hub = Hub::new(Arc::clone(&config), sources, self.services, &link.status);
         *link.status.hub() = Some(hub.clone());
-        let service = None;
         let shards = writer.zip(genuine).map(|(writer, config)| {
             let sender = Some(MulticastSender::new(writer, Arc::clone(&config), link.clone()));
             GroupShards { config, sender, feed }

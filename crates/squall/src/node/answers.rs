@@ -92,14 +92,6 @@ impl Stack {
                 percent: hold_up.percent,
             });
             let (totals, times) = (self.group.totals(id), self.group.times(id));
-            let mut lags = Vec::new();
-            self.group.lags(id, |node, behind| {
-                if behind > 0 {
-                    lags.push(LagLine { node: node.0, behind });
-                }
-            });
-            lags.sort_by_key(|lag| Reverse(lag.behind));
-            lags.truncate(LAGS_MAX);
             Some(SubgroupLine {
                 name: name.clone(),
                 sent: counters.messages_sent,
@@ -113,7 +105,7 @@ impl Stack {
                 window: self.group.window_use(id).map(|(used, size)| WindowLine { used, size }),
                 window_full_millis: millis(times.full),
                 latency: latency(&times.latencies),
-                lags,
+                lags: self.lags(id),
             })
         };
         MemberStatus {
@@ -135,6 +127,19 @@ impl Stack {
             shards: self.shard_figures().map(shards),
             clock_millis: wall_clock_millis(),
         }
+    }
+
+    /// Returns how far the members are behind that are the furthest behind.
+    fn lags(&self, id: SubgroupId) -> Vec<LagLine> {
+        let mut lags = Vec::new();
+        self.group.lags(id, |node, behind| {
+            if behind > 0 {
+                lags.push(LagLine { node: node.0, behind });
+            }
+        });
+        lags.sort_by_key(|lag| Reverse(lag.behind));
+        lags.truncate(LAGS_MAX);
+        lags
     }
 
     /// Returns what of its data this member does not have yet.
