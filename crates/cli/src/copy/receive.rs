@@ -147,7 +147,7 @@ fn make_space(
                 .open()?
                 .context("it has gone")
                 .and_then(|there| partial::set_attributes(&place, &there, &slot.entry, slot.mode));
-            failures.extend(set.err().map(error_text));
+            failures.extend(set.err().as_ref().map(error_text));
         } else if kind(&[slot.entry.bytes]) == Some(ParcelKind::Alone) {
             let (_, blocks) = PartialFile::open(&place, &slot.entry)?;
             held.push((file, blocks.held.count()));

@@ -197,6 +197,8 @@ fn a_member_logs_what_happens() {
     let first = folder.file("0.toml", &member(&name, secret, &address(0), &address(0), 1));
     let stranger = member(&name, "another secret, as long", &address(1), &address(0), 1);
     let stranger = folder.file("1.toml", &stranger);
+    let differing = format!("{}window = 64\n", member(&name, secret, &address(1), &address(0), 1));
+    let differing = folder.file("2.toml", &differing);
     for format in ["text", "json"] {
         let mut node = squall(&["node", "-c", &first, "--log-format", format]);
         let mut node = Running(node.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap());
@@ -214,10 +216,17 @@ fn a_member_logs_what_happens() {
                 assert!(!line.contains('\u{1b}'), "a colour in a file: {line}");
             }
         }
-        let mut joiner = squall(&["node", "-c", &stranger, "--timeout", "1s"]);
-        let (status, _, error) = run(&mut joiner);
-        assert!(status == Some(1) && error.contains("secret"), "{error}");
-        await_line(&log, |line| line.contains("rejected") || line.contains("refused"));
+        // Both ends say why, at once: `timeouts.join` is a minute.
+        let begun = Instant::now();
+        let (status, _, error) = run(&mut squall(&["node", "-c", &stranger]));
+        assert!(status == Some(1) && error.contains("does not have the same secret"), "{error}");
+        await_line(&log, |line| line.contains("refused") && line.contains("do not have the same secret"));
+        let (status, _, error) = run(&mut squall(&["node", "-c", &differing]));
+        let refusal =
+            |here: u32, there: u32| format!("`window` of subgroup `log` is {here} here and {there} there");
+        assert!(status == Some(1) && error.contains(&refusal(64, 256)), "{error}");
+        await_line(&log, |line| line.contains("refused") && line.contains(&refusal(256, 64)));
+        assert!(begun.elapsed() < Duration::from_secs(30), "after {:?}", begun.elapsed());
         // The last reason is about the secret, not a guess.
         let (status, _, error) = run(&mut squall(&["status", "-c", &stranger]));
         let last = error.lines().last().unwrap_or_default();

@@ -42,7 +42,7 @@ pub(crate) fn run() -> Result<()> {
     while let Some(conditions) = read_line::<DiskConditions>(&mut pipe)? {
         let _turn = lock(&reaping);
         let done = disk.as_mut().map_or(Ok(()), |disk| disk.set(conditions));
-        write_line(&mut stdout(), &done.err().map(error_text))?;
+        write_line(&mut stdout(), &done.err().as_ref().map(error_text))?;
     }
     Ok(())
 }

@@ -75,7 +75,7 @@ pub(super) fn all_errors(source: ConfigText<'_>, own: &dyn Fn() -> OwnSettings) 
     errors
 }
 
-/// Returns the example of a key in a table, which is written in brackets.
+/// Returns the example of a key in a table, which is written in brackets. Not fuzzed: examples are this program's own.
 fn example(table: &str, key: &str) -> Option<&'static str> {
     let path = table.strip_prefix('[').and_then(|table| table.strip_suffix(']')).unwrap_or_default();
     let fits = |described: &&KeyTable| {

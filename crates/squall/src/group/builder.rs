@@ -246,14 +246,13 @@ impl Builder {
         let feed = open_feed(&self.config, &mut handles);
         let places = Arc::new(self.places);
         let (only_join, log) = (self.only_join, durable::open(&self.config)?);
-        board.iter().for_each(|board| board.set_log(log.clone()));
         let durable = durable::shards(&self.config);
         let options = EntryOptions {
             config: &self.config,
             only_join,
             places: Arc::clone(&places),
             log: log.clone(),
-            board,
+            board: board.inspect(|board| board.set_log(log.clone())),
             outlet,
             feed: feed.clone().map(FeedPoller::new),
         };

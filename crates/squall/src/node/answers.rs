@@ -73,41 +73,9 @@ impl Stack {
         };
         let members: Vec<MemberLine> =
             view.map(|view| view.members.iter().map(line).collect()).unwrap_or_default();
-        let (own, now) = (self.fabric.node().0, self.fabric.now());
-        let millis_since = |since: Instant| millis(now.since(since));
-        let subgroup = |(name, id): (&String, SubgroupId)| {
-            let counters = self.group.counters(id)?;
-            let rank = |node: NodeId| {
-                members.iter().find(|member| member.node == node.0).map_or(0, |member| member.rank)
-            };
-            let held = self.group.held_up_by(id).map(|held| HeldUpLine {
-                node: held.member.0,
-                rank: rank(held.member),
-                millis: millis_since(held.since),
-            });
-            let slowest = self.group.hold_up(id, now).map(|hold_up| SlowestLine {
-                node: hold_up.member.0,
-                rank: rank(hold_up.member),
-                cause: hold_up.cause.to_string(),
-                percent: hold_up.percent,
-            });
-            let (totals, times) = (self.group.totals(id), self.group.times(id));
-            Some(SubgroupLine {
-                name: name.clone(),
-                sent: counters.messages_sent,
-                delivered: counters.messages_delivered,
-                held_up_by: held,
-                slowest,
-                stood_still_millis: self.group.stands_still_since(id).map(millis_since),
-                unpersisted: self.log.as_ref().and_then(|log| log.unpersisted(id)),
-                sent_total: totals.messages_sent,
-                delivered_total: totals.messages_delivered + self.group.application_ref().pulled(id),
-                window: self.group.window_use(id).map(|(used, size)| WindowLine { used, size }),
-                window_full_millis: millis(times.full),
-                latency: latency(&times.latencies),
-                lags: self.lags(id),
-            })
-        };
+        let own = self.fabric.node().0;
+        let now = self.fabric.now();
+        let subgroup = |(name, id): (&String, SubgroupId)| self.subgroup_line(name, id, &members, now);
         MemberStatus {
             group: self.status.session(),
             node: own,
@@ -129,8 +97,31 @@ impl Stack {
         }
     }
 
-    /// Returns how far the members are behind that are the furthest behind.
-    fn lags(&self, id: SubgroupId) -> Vec<LagLine> {
+    /// Returns what this member reports of a subgroup; `None` if it is not in it.
+    fn subgroup_line(
+        &self,
+        name: &str,
+        id: SubgroupId,
+        members: &[MemberLine],
+        now: Instant,
+    ) -> Option<SubgroupLine> {
+        let millis_since = |since: Instant| millis(now.since(since));
+        let counters = self.group.counters(id)?;
+        let rank = |node: NodeId| {
+            members.iter().find(|member| member.node == node.0).map_or(0, |member| member.rank)
+        };
+        let held = self.group.held_up_by(id).map(|held| HeldUpLine {
+            node: held.member.0,
+            rank: rank(held.member),
+            millis: millis_since(held.since),
+        });
+        let slowest = self.group.hold_up(id, now).map(|hold_up| SlowestLine {
+            node: hold_up.member.0,
+            rank: rank(hold_up.member),
+            cause: hold_up.cause.to_string(),
+            percent: hold_up.percent,
+        });
+        let (totals, times) = (self.group.totals(id), self.group.times(id));
         let mut lags = Vec::new();
         self.group.lags(id, |node, behind| {
             if behind > 0 {
@@ -139,7 +130,21 @@ impl Stack {
         });
         lags.sort_by_key(|lag| Reverse(lag.behind));
         lags.truncate(LAGS_MAX);
-        lags
+        Some(SubgroupLine {
+            name: name.to_owned(),
+            sent: counters.messages_sent,
+            delivered: counters.messages_delivered,
+            held_up_by: held,
+            slowest,
+            stood_still_millis: self.group.stands_still_since(id).map(millis_since),
+            unpersisted: self.log.as_ref().and_then(|log| log.unpersisted(id)),
+            sent_total: totals.messages_sent,
+            delivered_total: totals.messages_delivered + self.group.application_ref().pulled(id),
+            window: self.group.window_use(id).map(|(used, size)| WindowLine { used, size }),
+            window_full_millis: millis(times.full),
+            latency: latency(&times.latencies),
+            lags,
+        })
     }
 
     /// Returns what of its data this member does not have yet.

@@ -22,7 +22,7 @@ use crate::slot::SubgroupSlot;
 pub struct MissingData {
     /// The subgroups and shards with an object whose state this member is to have and does not have yet.
     pub objects: Vec<String>,
-    /// How many messages of earlier views its log lacks, as far as is known; `None` if it lacks none, or is none.
+    /// How many messages and nulls of earlier views its log lacks, as far as is known; `None` if it lacks none, or is none.
     pub messages: Option<u64>,
 }
 
@@ -58,8 +58,10 @@ impl fmt::Display for MissingData {
             None if objects.is_empty() => f.write_str("nothing is missing"),
             None => Ok(()),
             Some(0) => f.write_str("its log is being compared with those of the other members"),
-            Some(1) => f.write_str("1 message of earlier views is being fetched for its log"),
-            Some(count) => write!(f, "{count} messages of earlier views are being fetched for its log"),
+            Some(1) => f.write_str("1 message or null of earlier views is being fetched for its log"),
+            Some(count) => {
+                write!(f, "{count} messages and nulls of earlier views are being fetched for its log")
+            }
         }
     }
 }
@@ -77,7 +79,7 @@ mod tests {
         assert_eq!(text(&["stock/2"], None), "the state of `stock/2` is not here yet");
         assert_eq!(
             text(&["a", "b"], Some(200)),
-            "the states of `a`, `b` are not here yet, and 200 messages of earlier views are being fetched for its log"
+            "the states of `a`, `b` are not here yet, and 200 messages and nulls of earlier views are being fetched for its log"
         );
     }
 }

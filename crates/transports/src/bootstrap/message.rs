@@ -203,7 +203,7 @@ pub enum Refusal {
         coordinator: u32,
     },
     /// The configuration that must be equal for all members (such as the subgroups' layout) differs.
-    Agreement(SettingDifference),
+    Agreement(Box<SettingDifference>),
     /// Another process has this rank.
     RankTaken {
         /// The rank.

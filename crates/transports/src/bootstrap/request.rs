@@ -22,7 +22,7 @@ pub(super) fn join_info<S: LinkSocket>(
         return Err(Refusal::Unusable);
     };
     if let Some(difference) = agreement.difference(theirs) {
-        return Err(Refusal::Agreement(difference));
+        return Err(Refusal::Agreement(Box::new(difference)));
     }
     let (name, addresses) = read_entry(listen, name).ok_or(Refusal::Unusable)?;
     let addresses = addresses.into_iter().map(|address| seen_from_here(address, stream)).collect();

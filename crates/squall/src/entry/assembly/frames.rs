@@ -32,7 +32,7 @@ pub(super) fn answer(
         AssemblyAnswer::Running => ClaimAnswer::Running,
         AssemblyAnswer::Refused(refusal) => ClaimAnswer::Refused(match refusal {
             AssemblyRefusal::MemberCount { coordinator } => Refusal::MemberCount { coordinator },
-            AssemblyRefusal::Agreement => Refusal::Agreement(difference.unwrap_or_default()),
+            AssemblyRefusal::Agreement => Refusal::Agreement(Box::new(difference.unwrap_or_default())),
             AssemblyRefusal::Contacts => Refusal::Contacts,
             AssemblyRefusal::RankTaken { rank } => Refusal::RankTaken { rank },
             AssemblyRefusal::RankOutOfRange { rank } => Refusal::RankOutOfRange { rank },

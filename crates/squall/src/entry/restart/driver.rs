@@ -376,7 +376,11 @@ impl<'a> RestartDriver<'a> {
             });
         }
         for (contact, error) in &self.failures {
-            let (contact, cause) = (contact.clone(), error.to_string());
+            let cause = match error {
+                BootstrapError::NoAnswer { cause, .. } => cause.clone(),
+                error => error.to_string(),
+            };
+            let contact = contact.clone();
             if self.reminders.note((contact.clone(), cause.clone()), self.begun.elapsed()).is_some() {
                 on_progress(BootstrapProgress::Calling { contact, cause });
             }
