@@ -416,7 +416,7 @@ mod tests {
         let status = json!({
             "group": group, "node": node, "rank": node, "view": view, "ready": true, "without_majority": false,
             "missing": { "objects": [], "messages": null }, "members": members, "leaving": [], "holders": [],
-            "subgroups": [], "changes": [], "traffic": [], "log": null, "shards": null,
+            "subgroups": [], "changes": [], "traffic": [], "log": null, "shards": null, "clock_millis": 0,
         });
         let status = serde_json::from_value(status).expect("it is a status");
         Line { address: format!("10.0.0.{node}:7400"), status: Some(status), error: None, lead_millis: None }

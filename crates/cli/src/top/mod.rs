@@ -289,7 +289,7 @@ mod tests {
         let status = |lines: &[String]| {
             let text = format!(
                 r#"{{"node":1,"rank":0,"view":0,"ready":true,"members":[],"leaving":[],"holders":[],"subgroups":[{}],"changes":[],
-                "traffic":[],"log":null,"shards":null}}"#,
+                "traffic":[],"log":null,"shards":null,"clock_millis":0}}"#,
                 lines.join(",")
             );
             serde_json::from_str::<MemberStatus>(&text).expect("it is a status")

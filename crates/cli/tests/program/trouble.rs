@@ -168,7 +168,7 @@ fn an_older_copy_of_a_folder_is_found_out_as_the_page_says() {
     let first = members.start(0, PLAN);
     members.await_members(0, 1);
     let status = members.squall("status", 1, PLAN).output().unwrap();
-    let text = String::from_utf8_lossy(&status.stdout).into_owned();
+    let text = String::from_utf8_lossy(&status.stderr).into_owned();
     assert_eq!(status.status.code(), Some(1), "{text}");
     assert_seen("two groups, after an older copy", "squall status", &text);
     members.kill(first);

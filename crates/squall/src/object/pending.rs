@@ -44,7 +44,7 @@ pub struct Pending<R> {
     slot: Arc<Slot<R>>,
     /// Whether the shard is in a durable subgroup, so that what is delivered there is on the disks \[T2\].
     is_durable: bool,
-    /// The worker that gets the reply from another process, which whoever waits may run.
+    /// The worker that gets the reply from another process, which a caller that waits may run.
     lease: Option<Arc<WorkerLease>>,
 }
 

@@ -425,17 +425,18 @@ fn a_member_whose_disk_is_nearly_full_refuses_new_messages() {
     assert!(group.failure().is_none() && sent > (64 << 20) / 200_000);
     let status = squall::ask_status(&config, &config.listen).expect("it answers");
     assert!(status.log.is_some_and(|log| log.is_short));
-    // The sending end is the application's while that has it.
-    drop(sender);
-    let soon = Duration::from_millis(500);
-    let refused =
-        Publisher::connect_with(&config, "orders", soon).expect_err("no other member is there").to_string();
-    assert!(refused.contains("the disk of its log is nearly full (free space on it)"), "{refused}");
-    drop(group);
+    drop((sender, group));
 
     let mut group = join();
     let orders = group.subgroup("orders").unwrap();
     assert_eq!(orders.history().unwrap().count(), sent);
+    let is_short =
+        || squall::ask_status(&config, &config.listen).unwrap().log.is_some_and(|log| log.is_short);
+    wait_until("it is short of space again", is_short);
+    // Clients may send while the application does not.
+    let refused = Publisher::connect_with(&config, "orders", Duration::from_millis(500));
+    let refused = refused.expect_err("no other member is there").to_string();
+    assert!(refused.contains("the disk of its log is nearly full (free space on it)"), "{refused}");
     let mut sender = orders.sender().unwrap();
     wait_until("it refuses again", || matches!(sender.send_bytes(b"one"), Err(SendError::DiskFull)));
     let larger = Command::new("mount").args(["-o", "remount,size=300m"]).arg(&path).status();
