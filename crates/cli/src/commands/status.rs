@@ -265,7 +265,7 @@ fn print_apart(views: &[LiveView]) {
         views.iter().map(|LiveView { view, addresses }| format!("view {view} at {}", addresses.join(", ")));
     output::note(format_args!(
         "squall: the cluster has {} groups apart from each other: {}. Each takes messages of its own: end the members of all but one of \
-         them, and start these with empty folders",
+         them (`squall recover` says how far each log goes), and start these with empty folders",
         views.len(),
         each.collect::<Vec<_>>().join("; ")
     ));

@@ -236,9 +236,12 @@ impl RemoteShards {
             .entry((job.shard, job.node))
             .or_insert_with(|| {
                 let (queue, worker) = RemoteQueue::new(Arc::clone(&self.directory), job.shard, job.node);
-                // Without a thread, a job that is dropped reports that to its owner.
-                let thread = std::thread::Builder::new().name("squall remote".into());
-                lock(&self.threads).extend(thread.spawn(move || worker.run()));
+                let (thread, runs) =
+                    (std::thread::Builder::new().name("squall remote".into()), Arc::clone(&worker));
+                match thread.spawn(move || runs.run()) {
+                    Ok(thread) => lock(&self.threads).push(thread),
+                    Err(_) => worker.give_up(),
+                }
                 queue
             })
             .clone();

@@ -131,6 +131,7 @@ impl RemoteQueue {
 impl WorkerLease {
     /// Runs the worker on this thread, until its queue is closed and its jobs are done.
     pub(super) fn run(&self) {
+        let _panic = PanicGuard(self);
         // Set once: each worker has one thread.
         let _ = self.thread.set(std::thread::current());
         loop {
@@ -179,6 +180,7 @@ impl WorkerLease {
             return;
         }
         let mut caller = WorkerCaller::new(self);
+        let _panic = PanicGuard(self);
         let mut worker = lock(&self.worker);
         while !is_done() {
             worker.step();
@@ -197,11 +199,27 @@ impl WorkerLease {
         }
     }
 
+    /// Drops all jobs, and those to come, which reports that to their owners.
+    pub(super) fn give_up(&self) {
+        lock(&self.worker).give_up();
+    }
+
     /// Wakes the thread, or the caller that does its work.
     fn wake(&self) {
         self.bell.wake();
         if let Some(thread) = self.thread.get() {
             thread.unpark();
+        }
+    }
+}
+
+/// A thread that runs the worker: if it panics, the worker gives up.
+struct PanicGuard<'w>(&'w WorkerLease);
+
+impl Drop for PanicGuard<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.give_up();
         }
     }
 }
@@ -264,21 +282,20 @@ impl Worker {
         jobs: mpsc::Receiver<RemoteJob>,
         bell: Arc<Bell>,
     ) -> Self {
-        let (silence, timeout) = (directory.silences().0, directory.timeout);
-        let settings = ClientSettings {
-            under_way_max: UNDER_WAY_MAX,
-            timeout,
-            // This leaves time for another member.
-            silence_max: silence.min(timeout / 3),
-            pause: PAUSE,
-        };
-        let core = ShardClient::new(settings);
+        let core = ShardClient::new(client_settings(&directory));
         let (start, line) = (Instant::now(), None);
         Self { directory, shard, node, core, start, jobs, bell, is_closed: false, line, known: None }
     }
 
     fn now(&self) -> squall_fabric::Instant {
         squall_fabric::Instant::from_nanos(0) + self.start.elapsed()
+    }
+
+    /// Drops its jobs, with those in the queue, and takes no more.
+    fn give_up(&mut self) {
+        self.core = ShardClient::new(client_settings(&self.directory));
+        self.jobs = mpsc::sync_channel(0).1;
+        self.is_closed = true;
     }
 
     /// Does all that can be done now.
@@ -440,6 +457,13 @@ impl Worker {
             TaskOutcome::Lost(holders) => Err(ObjectError::StateLost { shard, holders }),
         }
     }
+}
+
+fn client_settings(directory: &Directory) -> ClientSettings {
+    let (silence, timeout) = (directory.silences().0, directory.timeout);
+    // The silence leaves time for another member.
+    let silence_max = silence.min(timeout / 3);
+    ClientSettings { under_way_max: UNDER_WAY_MAX, timeout, silence_max, pause: PAUSE }
 }
 
 /// Sends and receives everything that can be sent and received now.

@@ -148,6 +148,18 @@ fn a_watcher_sees_the_latest_state_and_the_end() {
     assert!(end.contains("left the group"), "{end}");
 }
 
+/// A client's thread that panics leaves no caller waiting.
+#[test]
+fn a_panic_in_the_function_for_events_ends_the_requests() {
+    let (_group, _object) = join("panics", 0);
+    let client = Client::<Sum>::connect(&config("panics", 0), "sum").expect("the member answers");
+    client.on_event(|_| panic!("on purpose"));
+    for _ in 0..2 {
+        let outcome = futures_executor::block_on(client.update(b"", &1).expect("it is short"));
+        assert!(matches!(outcome, Err(squall::object::ObjectError::Stopped)), "{outcome:?}");
+    }
+}
+
 /// A caller that waits for its reply fetches it itself; one that does something else has it fetched at once, not when it would have been
 /// waited for.
 #[test]
