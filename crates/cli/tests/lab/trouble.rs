@@ -231,7 +231,14 @@ fn a_host_without_processors_is_named_as_the_page_says() {
     flood.args(["-c", &format!("yes message | {SQUALL} send log --config {}", file.display())]);
     let _flood = Running::start(flood);
     await_that("its processor is named", || group.status().1.contains("waits for the processor"));
-    await_that("the log names it", || group.log(0).contains("by its processor"));
+    let mut log = String::new();
+    let named = Duration::from_secs(60);
+    let begun = Instant::now();
+    while !log.contains("by its processor") {
+        assert!(begun.elapsed() < named, "not within {named:?}: the log names it\n{log}\n{}", group.status().1);
+        std::thread::sleep(Duration::from_millis(20));
+        log = group.log(0);
+    }
     let mut seen = String::new();
     await_that("it is named", || {
         seen = group.status().1;

@@ -160,7 +160,7 @@ pub struct FlightRecorder {
     /// What membership had noticed at the last look.
     seen: MembershipMarks,
     /// The subgroups in which a member holds this one up.
-    held_up: Vec<SubgroupId>,
+    held_up: Vec<(SubgroupId, NodeId, SlowCause)>,
 }
 
 impl FlightRecorder {
@@ -236,23 +236,26 @@ impl FlightRecorder {
         }
     }
 
-    /// Records that a member begins or ceases to hold this one up in a subgroup.
+    /// Records that a member begins or ceases to hold this one up in a subgroup, once for each member and cause meanwhile: why it does may
+    /// become known only when it says so.
     #[inline]
     pub(super) fn look_at_hold_up(&mut self, now: Instant, id: SubgroupId, hold_up: Option<HoldUp>) {
         if hold_up.is_none() && self.held_up.is_empty() {
             return;
         }
         let percent = hold_up.map_or(0, |hold_up| hold_up.percent);
-        match (hold_up, self.held_up.iter().position(|other| *other == id)) {
-            (Some(HoldUp { member, cause, .. }), None) if percent >= HELD_UP_FROM => {
-                self.held_up.push(id);
-                self.note(now, FlightEvent::HeldUp(id, member, cause));
-            }
-            (_, Some(place)) if percent < RELEASED_BELOW => {
-                self.held_up.swap_remove(place);
+        if percent < RELEASED_BELOW {
+            let before = self.held_up.len();
+            self.held_up.retain(|(other, ..)| *other != id);
+            if self.held_up.len() < before {
                 self.note(now, FlightEvent::Released(id));
             }
-            _ => {}
+        } else if let Some(HoldUp { member, cause, percent }) = hold_up
+            && percent >= HELD_UP_FROM
+            && !self.held_up.contains(&(id, member, cause))
+        {
+            self.held_up.push((id, member, cause));
+            self.note(now, FlightEvent::HeldUp(id, member, cause));
         }
     }
 
@@ -308,20 +311,24 @@ mod tests {
         assert_eq!(event.to_string(), "was polled 100.0 ms later than it had asked for");
     }
 
-    /// At full load a window is full many times in a second: only a member that is held up for long is recorded, once.
+    /// At full load a window is full many times in a second: only a member that is held up for long is recorded, once for each cause.
     #[test]
     fn a_member_that_is_held_up_for_long_is_recorded_once() {
         let mut recorder = FlightRecorder::default();
         let id = SubgroupId(1);
-        let mut look = |id, percent| {
-            let held = HoldUp { member: NodeId(7), cause: SlowCause::Disk, percent };
+        let mut look = |id, cause, percent| {
+            let held = HoldUp { member: NodeId(7), cause, percent };
             recorder.look_at_hold_up(at(0), id, (percent > 0).then_some(held));
             recorder.recorded()
         };
-        assert_eq!([0, 20, 45, 10, 0].map(|percent| look(id, percent)), [0; 5]);
-        assert_eq!([50, 100, 30, 100].map(|percent| look(id, percent)), [1; 4]);
-        look(SubgroupId(0), 0);
-        assert_eq!([20, 0, 0].map(|percent| look(id, percent)), [2; 3]);
-        assert_eq!(names(&recorder), ["held up", "released"]);
+        assert_eq!([0, 20, 45, 10, 0].map(|percent| look(id, SlowCause::Link, percent)), [0; 5]);
+        assert_eq!([50, 100, 30, 100].map(|percent| look(id, SlowCause::Link, percent)), [1; 4]);
+        // It says why; its first words were late.
+        assert_eq!([30, 60, 90].map(|percent| look(id, SlowCause::Processor, percent)), [1, 2, 2]);
+        assert_eq!(look(id, SlowCause::Link, 90), 2);
+        look(SubgroupId(0), SlowCause::Disk, 0);
+        assert_eq!([20, 0, 0].map(|percent| look(id, SlowCause::Processor, percent)), [3; 3]);
+        assert_eq!(look(id, SlowCause::Processor, 90), 4);
+        assert_eq!(names(&recorder), ["held up", "held up", "released", "held up"]);
     }
 }
