@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 
-use squall_fabric::{Duration, Fabric as _, Instant};
-use squall_protocols::group::FlightEvent;
+use squall_fabric::{Duration, Fabric as _, Instant, NodeId};
+use squall_protocols::group::{FlightEvent, SlowCause};
 use squall_protocols::membership::Membership;
 use squall_transports::log;
 
@@ -26,6 +26,34 @@ pub(super) struct FlightCopied {
 
 /// Between copies that have nothing new but messages.
 const MESSAGES_PERIOD: Duration = Duration::from_millis(50);
+
+/// What was logged of the members that hold this one up in a subgroup.
+#[derive(Debug, Default)]
+pub(super) struct HoldUpsLogged {
+    /// When each member and cause was logged last.
+    lines: Vec<((NodeId, SlowCause), Instant)>,
+    /// Whether the last line says that a member holds this one up.
+    is_open: bool,
+}
+
+impl HoldUpsLogged {
+    /// Returns whether to log that a member holds this one up.
+    fn begin(&mut self, now: Instant, what: (NodeId, SlowCause)) -> bool {
+        let is_old = |at: Instant| now.since(at) >= HOLD_UPS_EVERY;
+        self.lines.retain(|(_, at)| !is_old(*at));
+        let is_new = self.lines.iter().all(|(other, _)| *other != what);
+        if is_new {
+            self.lines.push((what, now));
+            self.is_open = true;
+        }
+        is_new
+    }
+
+    /// Returns whether to log that none does: the end of what was logged is logged, too.
+    const fn end(&mut self) -> bool {
+        std::mem::replace(&mut self.is_open, false)
+    }
+}
 
 impl Stack {
     /// Copies the flight recorder. A reader holds the copy for as long as it takes to clone some hundred events.
@@ -54,24 +82,23 @@ impl Stack {
         }
     }
 
-    /// Logs which member begins or ceases to hold this one up, for each subgroup once in a while.
+    /// Logs which member begins or ceases to hold this one up and why, the same of a subgroup only once in a while.
     fn log_hold_ups(&mut self) {
         let (recorder, now) = (self.group.flight(), self.fabric.now());
         let new = usize::try_from(recorder.recorded() - self.flight_copied.events).unwrap_or(usize::MAX);
         let events = recorder.events();
         let known = events.len().saturating_sub(new);
         for (_, event) in events.skip(known) {
-            let (FlightEvent::HeldUp(id, ..) | FlightEvent::Released(id)) = event else { continue };
-            let logged = self.hold_ups_logged.entry(*id).or_default();
-            let is_begin = matches!(event, FlightEvent::HeldUp(..));
-            // The end of what was logged is logged, too.
-            if is_begin && logged.is_some_and(|(at, _)| now.since(at) < HOLD_UPS_EVERY)
-                || !is_begin && logged.is_none_or(|(_, is_open)| !is_open)
-            {
-                continue;
+            let is_logged = match *event {
+                FlightEvent::HeldUp(id, member, cause) => {
+                    self.hold_ups_logged.entry(id).or_default().begin(now, (member, cause))
+                }
+                FlightEvent::Released(id) => self.hold_ups_logged.entry(id).or_default().end(),
+                _ => false,
+            };
+            if is_logged {
+                log::warn!("{}", self.status.flight().words(event));
             }
-            *logged = Some((now, is_begin));
-            log::warn!("{}", self.status.flight().words(event));
         }
     }
 
@@ -115,8 +142,32 @@ fn write_record(file: &Path, record: &FlightRecord) {
     }
 }
 
-/// The least time between two lines that a member holds this one up in a subgroup.
+/// The least time between two lines that a member holds this one up in a subgroup for the same cause.
 const HOLD_UPS_EVERY: Duration = Duration::from_secs(10);
 
 /// How long the end of a member waits for its flight record.
 const WRITE_PATIENCE: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_is_logged_again_only_after_a_while() {
+        let at = |seconds: u64| Instant::from_nanos(seconds * 1_000_000_000);
+        let (link, processor) = ((NodeId(1), SlowCause::Link), (NodeId(1), SlowCause::Processor));
+        let mut logged = HoldUpsLogged::default();
+        assert!(!logged.end());
+        assert!(logged.begin(at(100), link));
+        // What it says of itself comes later, and does not wait.
+        assert!(logged.begin(at(101), processor));
+        assert!(!logged.begin(at(102), link));
+        assert_eq!([logged.end(), logged.end()], [true, false]);
+        assert!(!logged.begin(at(109), link));
+        // The end of a line that was left out is left out.
+        assert!(!logged.end());
+        assert!(logged.begin(at(110), link));
+        assert!(!logged.begin(at(110), processor));
+        assert!(logged.begin(at(111), processor));
+    }
+}

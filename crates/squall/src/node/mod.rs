@@ -31,7 +31,7 @@ use crate::status::GroupStatus;
 use crate::transport::AnyFabric;
 pub(crate) use entering::EntryOptions;
 use figures::FiguresWriter;
-use flight::FlightCopied;
+use flight::{FlightCopied, HoldUpsLogged};
 
 /// A group's polling side. [`crate::Group::join`] gives it a thread of its own; an application that asked for
 /// [`crate::Builder::join_polled`] calls [`Node::poll`] or [`Node::step`] itself, from any one thread.
@@ -88,8 +88,8 @@ struct Stack {
     /// What this thread shows those who watch over the member.
     figures: Option<FiguresWriter>,
     flight_copied: FlightCopied,
-    /// Of each subgroup the latest line that a member holds this one up, and whether no line says that it has ended.
-    hold_ups_logged: BTreeMap<SubgroupId, Option<(Instant, bool)>>,
+    /// What was logged of the members that hold this one up, for each subgroup.
+    hold_ups_logged: BTreeMap<SubgroupId, HoldUpsLogged>,
     /// Where the flight record is written when the group ends here.
     flight_file: Option<PathBuf>,
     /// The members that the fabric is connected to.
