@@ -2,8 +2,8 @@
 //!
 //! A thread or task that waits for space or for messages registers a waker and then checks once more; the polling
 //! thread checks for waiters after each step in which something moved, and wakes those that may have what they wait for: one that waits for
-//! the messages of a subgroup is not woken by those of others. The waiting side pays for that memory order ([`barrier`]), so a step without
-//! waiters costs one load.
+//! the messages of a subgroup is not woken by those of others. Both sides fence, so a step without waiters costs a fence (5 ns) and a load. A
+//! [`barrier`](squall_transports::barrier) would spare the polling thread that, but costs the waiter 8 to 15 µs while the polling thread runs, and interrupts that.
 
 use std::future::Future;
 use std::pin::pin;
@@ -13,12 +13,11 @@ use std::time::{Duration, Instant};
 #[cfg(not(shuttle))]
 use std::{sync::Mutex, thread};
 
-use squall_fabric::atomics::{AtomicBool, Ordering};
+use squall_fabric::atomics::{AtomicBool, Ordering, fence};
 #[cfg(shuttle)]
 use squall_fabric::explore::{sync::Mutex, thread};
 use squall_fabric::mutex::unpoisoned;
 use squall_protocols::multicast::PullWatch;
-use squall_transports::barrier;
 
 /// The threads and tasks that wait for one kind of event.
 #[derive(Debug, Default)]
@@ -78,13 +77,13 @@ impl Waiters {
         // SYNC: pairs with `notify`: this store, then the barrier, then the caller's last check.
         self.has_waiters.store(true, Ordering::Relaxed);
         drop(wakers);
-        barrier::heavy();
+        fence(Ordering::SeqCst);
     }
 
     /// Wakes all waiters. It must be called after what they wait for was stored.
     #[inline]
     pub(crate) fn notify(&self) {
-        barrier::light();
+        fence(Ordering::SeqCst);
         // SYNC: pairs with `register`.
         if self.has_waiters.load(Ordering::Relaxed) {
             self.wake_all();
@@ -94,7 +93,7 @@ impl Waiters {
     /// Wakes those that wait for something that may be there. It must be called after what they wait for was stored.
     #[inline]
     pub(crate) fn notify_watching(&self) {
-        barrier::light();
+        fence(Ordering::SeqCst);
         // SYNC: pairs with `register`.
         if self.has_waiters.load(Ordering::Relaxed) {
             self.wake(Awaited::has_news);

@@ -294,9 +294,9 @@ mod tests {
         }
     }
 
-    /// In run 19 of `revival` a process dies and starts again at the moment at which a step begins.
+    /// In run 19 of `revival` a process dies and starts again at the moment at which a step begins. No place is outside the drawing.
     #[test]
-    fn the_spans_of_each_scenario_nest() {
+    fn the_spans_of_each_scenario_nest_and_can_be_drawn() {
         for scenario in scenarios() {
             // A run of the largest groups takes as long as hundreds of others.
             let seeds = match scenario.name() {
@@ -307,6 +307,8 @@ mod tests {
             for seed in 0..seeds {
                 let lanes = lanes_of(scenario.name(), seed);
                 lanes.lanes.iter().for_each(check_nesting);
+                let svg = svg::drawing(&lanes);
+                assert!(!svg.contains("NaN") && !svg.contains("inf\""), "{} {seed}", scenario.name());
             }
         }
     }

@@ -23,7 +23,8 @@ pub(super) struct FrameStream {
 }
 
 impl FrameStream {
-    pub(super) const fn new(stream: Stream) -> Self {
+    pub(super) fn new(mut stream: Stream) -> Self {
+        stream.set_driven();
         Self {
             stream,
             output: Vec::new(),

@@ -63,6 +63,8 @@ pub(super) struct StreamFlow {
     closed: Option<Option<SocketFailure>>,
     /// Why a part of what was written may not have reached the peer.
     unsent: Option<SocketFailure>,
+    /// See [`Stream::set_driven`].
+    is_driven: bool,
 }
 
 impl StreamFlow {
@@ -86,6 +88,7 @@ impl StreamFlow {
             end: None,
             closed: None,
             unsent: None,
+            is_driven: false,
         };
         for buffer in cut(incoming) {
             flow.post(buffer)?;
@@ -163,7 +166,7 @@ impl StreamFlow {
             self.post(buffer)?;
             reposted = true;
         }
-        if reposted {
+        if reposted && !self.is_driven {
             self.socket.flush();
         }
         match self.end {
@@ -290,6 +293,12 @@ impl Stream {
     pub(crate) fn try_write(&mut self, source: &[u8]) -> io::Result<Option<usize>> {
         self.flow.step();
         self.flow.write_now(source)
+    }
+
+    /// From now on the owner soon writes after it has read, or waits: what the peer must know of what was read goes along with that.
+    pub(crate) fn set_driven(&mut self) {
+        self.flow.is_driven = true;
+        self.flow.socket.endpoint().gather_answers();
     }
 
     /// Waits until something can be read, something has been sent, the connection has ended, or `is_there` returns

@@ -65,6 +65,8 @@ struct Stack {
     until: Option<Instant>,
     /// The user has posted something since the last poll.
     has_posts: bool,
+    /// See [`Endpoint::gather_answers`].
+    gathers: bool,
 }
 
 /// Which of the two ends this is; each end is one node.
@@ -108,7 +110,8 @@ impl Endpoint {
         let idle = fabric.idle_at_most(options.idle);
         let settings = options.settings.clone();
         let socket = Shortage::catch(|| core::SocketCore::new(&mut fabric, peer, CHANNEL, settings))??;
-        let stack = Stack { fabric, socket, events: Vec::new(), until: None, has_posts: false };
+        let stack =
+            Stack { fabric, socket, events: Vec::new(), until: None, has_posts: false, gathers: false };
         Ok(Self { stack, runner: Runner::new(idle), linger: options.linger })
     }
 
@@ -292,6 +295,15 @@ impl Endpoint {
         self.stack.fabric.flush();
     }
 
+    /// From now on each poll sends what was posted, but leaves acknowledgements alone to the next polls: for a caller that soon sends
+    /// something, or waits, which sends them, too.
+    pub(crate) fn gather_answers(&mut self) {
+        if let AnyFabric::Tcp(fabric) = &mut self.stack.fabric {
+            fabric.gather_answers();
+            self.stack.gathers = true;
+        }
+    }
+
     /// Returns whether all that was posted to be sent has left this process, so that it arrives even if this endpoint
     /// is never polled again.
     #[must_use]
@@ -376,13 +388,13 @@ impl Driven for Stack {
     #[inline]
     fn poll(&mut self) -> usize {
         let has_posts = std::mem::take(&mut self.has_posts);
-        let (socket, events) = (&mut self.socket, &mut self.events);
+        let (socket, events, gathers) = (&mut self.socket, &mut self.events, self.gathers);
         // Matched once, not at each call: calls make up the cost of a small message.
         match &mut self.fabric {
-            AnyFabric::Shm(fabric) => step(fabric, socket, events, has_posts),
-            AnyFabric::Tcp(fabric) => step(fabric, socket, events, has_posts),
-            AnyFabric::Verbs(fabric) => step(&mut **fabric, socket, events, has_posts),
-            AnyFabric::Auto(fabric) => step(&mut **fabric, socket, events, has_posts),
+            AnyFabric::Shm(fabric) => step(fabric, socket, events, has_posts, gathers),
+            AnyFabric::Tcp(fabric) => step(fabric, socket, events, has_posts, gathers),
+            AnyFabric::Verbs(fabric) => step(&mut **fabric, socket, events, has_posts, gathers),
+            AnyFabric::Auto(fabric) => step(&mut **fabric, socket, events, has_posts, gathers),
         }
     }
 
@@ -399,6 +411,7 @@ fn step<T: TransportFabric>(
     socket: &mut core::SocketCore,
     events: &mut Vec<FabricEvent>,
     has_posts: bool,
+    gathers: bool,
 ) -> usize {
     let mut work = 0;
     if has_posts {
@@ -418,7 +431,7 @@ fn step<T: TransportFabric>(
     let posted = socket.poll(fabric);
     // The user may do other things for a long time after this. A user that gets a completion, however, usually
     // answers it or asks for more: then what the peer must know about its own posts is sent along with that.
-    if socket.has_completion() {
+    if gathers || socket.has_completion() {
         fabric.flush_own_posts()
     } else {
         fabric.flush()

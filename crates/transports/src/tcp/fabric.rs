@@ -203,7 +203,8 @@ impl Fabric for TcpFabric {
     fn poll(&mut self, sink: &mut dyn FnMut(FabricEvent)) -> usize {
         let frames_before = self.local.counters.frames_received;
         self.sweep_attachments();
-        let mut work = self.poll_news() + self.poll_output();
+        let poll_peer = if self.gathers { TcpPeer::poll_gathered } else { TcpPeer::poll_output };
+        let mut work = self.poll_news() + self.poll_output(poll_peer);
         if self.peers.iter().any(TcpPeer::is_watched) {
             self.local.counters.poll_calls += 1;
             self.has_sentinel_news |= self.poller.poll(&mut self.peers);

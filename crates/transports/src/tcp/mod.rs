@@ -122,7 +122,7 @@ use crate::session::PeerStream;
 /// A node's access to its peers over TCP.
 ///
 /// Posts, and acknowledgements of what arrived, are queued and sent together: at the beginning of the next
-/// `poll`, in `flush` or in `prepare_park`. Nothing waits for more output.
+/// `poll`, in `flush` or in `prepare_park`. Nothing waits for more output, but as [`TcpFabric::gather_answers`] says.
 #[derive(Debug)]
 pub struct TcpFabric {
     /// By place; a place without a peer holds a lost one, and is reused.
@@ -144,6 +144,8 @@ pub struct TcpFabric {
     calls: Option<PairCalls>,
     /// Something has happened to sentinels.
     has_sentinel_news: bool,
+    /// See [`TcpFabric::gather_answers`].
+    gathers: bool,
     /// All lower region ids are used.
     next_region: u64,
 }
@@ -234,6 +236,7 @@ impl TcpFabric {
             waker,
             calls: None,
             has_sentinel_news: false,
+            gathers: false,
             next_region: 0,
         };
         for (peer, stream) in streams {
@@ -263,14 +266,17 @@ impl TcpFabric {
         place.unwrap_or_else(|| panic!("{node} is not a peer of {}: add it first", self.local.grants.owner()))
     }
 
-    /// Sends pending output to the peers, with one call each. Returns the number of peers that took
+    /// From now on acknowledgements alone wait for some polls, or for other output, `flush` or `prepare_park`: for a caller that does
+    /// one of these soon. What arrives is then handled before it is acknowledged, and a reply takes the acknowledgement along.
+    pub const fn gather_answers(&mut self) {
+        self.gathers = true;
+    }
+
+    /// Sends pending output to the peers, with one call of `poll` each. Returns the number of peers that took
     /// something.
-    fn poll_output(&mut self) -> usize {
+    fn poll_output(&mut self, poll: impl Fn(&mut TcpPeer, &mut TcpCounters) -> usize) -> usize {
         let counters = &mut self.local.counters;
-        self.peers
-            .iter_mut()
-            .filter_map(|peer| Some(peer.poll_output(counters)).filter(|sent| *sent > 0))
-            .count()
+        self.peers.iter_mut().filter_map(|peer| Some(poll(peer, counters)).filter(|sent| *sent > 0)).count()
     }
 
     fn region_id(&mut self) -> RegionId {

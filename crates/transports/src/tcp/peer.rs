@@ -54,6 +54,8 @@ pub(super) struct TcpPeer {
     pub(super) writable: bool,
     /// Whether the kernel holds acknowledgements until more output follows.
     pub(super) held: bool,
+    /// In how many polls acknowledgements alone have waited for output that takes them along.
+    gathered: u8,
     /// Whether the peer has ended its half, or the stream failed: then input is read until its end.
     pub(super) ended: bool,
     /// Why sending failed, which says more than the end of the stream.
@@ -157,6 +159,7 @@ impl TcpPeer {
             readable: true,
             writable: true,
             held: false,
+            gathered: 0,
             ended: false,
             failure: None,
             input: StreamInput::new(),
@@ -170,6 +173,7 @@ impl TcpPeer {
     /// Sends queued output, as far as the socket takes it in one call. Returns the number of bytes.
     pub(super) fn poll_output(&mut self, counters: &mut TcpCounters) -> usize {
         self.acknowledge();
+        self.gathered = 0;
         if self.held {
             self.held = false;
             if !self.has_output() {
@@ -196,6 +200,18 @@ impl TcpPeer {
     /// Returns whether any output waits for the socket.
     pub(super) fn has_output(&self) -> bool {
         !self.output.is_empty() || self.records.as_ref().is_some_and(|records| !records.is_flushed())
+    }
+
+    /// Same as [`TcpPeer::poll_output`], but acknowledgements alone wait for some polls: what they acknowledge is handled first, and is often
+    /// answered, so that one packet carries both.
+    pub(super) fn poll_gathered(&mut self, counters: &mut TcpCounters) -> usize {
+        let has_sealed = || self.records.as_ref().is_some_and(|records| !records.is_flushed());
+        let has_answers_only = !self.output.is_empty() && !self.output.has_posts() && !has_sealed();
+        if self.gathered < GATHERING_POLLS && has_answers_only {
+            self.gathered += 1;
+            return 0;
+        }
+        self.poll_output(counters)
     }
 
     /// Same as [`TcpPeer::poll_output`], but if only acknowledgements are queued, the kernel holds them for a
@@ -413,3 +429,6 @@ impl TcpPeer {
         });
     }
 }
+
+/// What arrived is handled within these polls, even if the receiver reads all that there is before it begins.
+const GATHERING_POLLS: u8 = 4;

@@ -94,7 +94,7 @@ impl TcpPoller {
 
 impl TransportFabric for TcpFabric {
     fn prepare_park(&mut self) {
-        self.poll_output();
+        self.poll_output(TcpPeer::poll_output);
         self.waker.set_parked(true);
         barrier::heavy();
     }
@@ -110,13 +110,12 @@ impl TransportFabric for TcpFabric {
     }
 
     fn flush(&mut self) {
-        self.poll_output();
+        self.poll_output(TcpPeer::poll_output);
     }
 
     fn flush_own_posts(&mut self) {
-        for peer in &mut self.peers {
-            peer.poll_own_output(&mut self.local.counters);
-        }
+        let poll = if self.gathers { TcpPeer::poll_gathered } else { TcpPeer::poll_own_output };
+        self.poll_output(poll);
     }
 
     fn readiness(&self) -> (BorrowedFd<'_>, Option<Duration>) {
@@ -135,7 +134,7 @@ impl TransportFabric for TcpFabric {
 impl Sleeper for TcpFabric {
     fn before_sleep(&mut self, timeout: Option<Duration>) -> Option<Option<Duration>> {
         // Posts since `prepare_park`.
-        self.poll_output();
+        self.poll_output(TcpPeer::poll_output);
         let busy = |peer: &TcpPeer| peer.readable || peer.writable && peer.has_output();
         let has_news = self.calls.as_ref().is_some_and(PairCalls::has_news);
         if has_news || self.has_sentinel_news || !self.local.events.is_empty() || self.peers.iter().any(busy)
