@@ -55,7 +55,7 @@
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(
-    "Squall runs on Linux only: it needs memfd, eventfd, membarrier and abstract Unix sockets. Build it in a container or a virtual \
+    "Squall runs on Linux only: it needs memfd, eventfd and abstract Unix sockets. Build it in a container or a virtual \
      machine with Linux"
 );
 

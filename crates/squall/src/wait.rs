@@ -2,8 +2,7 @@
 //!
 //! A thread or task that waits for space or for messages registers a waker and then checks once more; the polling
 //! thread checks for waiters after each step in which something moved, and wakes those that may have what they wait for: one that waits for
-//! the messages of a subgroup is not woken by those of others. Both sides fence, so a step without waiters costs a fence (5 ns) and a load. A
-//! [`barrier`](squall_transports::barrier) would spare the polling thread that, but costs the waiter 8 to 15 µs while the polling thread runs, and interrupts that.
+//! the messages of a subgroup is not woken by those of others. Both sides fence, so a step without waiters costs a fence and a load.
 
 use std::future::Future;
 use std::pin::pin;

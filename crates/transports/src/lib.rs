@@ -3,12 +3,9 @@
 //! members find and authenticate each other.
 
 #[cfg(not(target_os = "linux"))]
-compile_error!(
-    "squall-transports runs on Linux only: it needs memfd, eventfd, membarrier and abstract Unix sockets"
-);
+compile_error!("squall-transports runs on Linux only: it needs memfd, eventfd and abstract Unix sockets");
 
 mod adopted;
-pub mod barrier;
 pub mod bootstrap;
 mod clock;
 pub mod composite;

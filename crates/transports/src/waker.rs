@@ -1,18 +1,16 @@
 //! Wakers: end a runner's park from any thread of the process.
 //!
 //! A waker is an `eventfd` that the parked transport waits for together with its sockets, behind a flag, so
-//! that waking a runner that is awake costs one load and no system call. A wake-up must not be missed: a
+//! that waking a runner that is awake costs a fence, one load and no system call. A wake-up must not be missed: a
 //! thread that has stored something for the runner loads the flag *after* the store, and the runner looks for
-//! work once more *after* it has set the flag. That store-load order costs the waker nothing because the
-//! parking side pays for both (see `barrier`).
+//! work once more *after* it has set the flag. Both sides fence for that (5 ns): the kernel's `membarrier` on the
+//! parking side alone would cost it 8 to 15 µs while other threads of the process run, and interrupt those.
 
 use std::sync::Arc;
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use squall_fabric::atomics::{AtomicBool, Ordering};
-
-use crate::barrier;
+use squall_fabric::atomics::{AtomicBool, Ordering, fence};
 
 /// A handle with which any thread of the process ends a [`crate::TransportFabric::park`]. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -39,8 +37,8 @@ impl Waker {
     /// Wakes the runner if it is parked or about to park. Call this after storing what the runner must find.
     #[inline]
     pub fn wake(&self) {
-        barrier::light();
-        // SYNC: pairs with `set_parked` followed by `barrier::heavy` in `prepare_park`.
+        fence(Ordering::SeqCst);
+        // SYNC: pairs with `set_parked`: both store, fence and load.
         if self.shared.parked.load(Ordering::Relaxed) {
             self.wake_parked();
         }
@@ -62,10 +60,12 @@ impl Waker {
         let _ = rustix::io::write(&self.shared.doorbell, &1u64.to_ne_bytes());
     }
 
-    /// Marks the runner as parked, or as awake again. The caller must follow a mark by [`barrier::heavy`].
+    /// Marks the runner as parked, or as awake again. After a mark it has to look for work once more.
     pub(crate) fn set_parked(&self, parked: bool) {
         self.shared.parked.store(parked, Ordering::Relaxed);
-        if !parked {
+        if parked {
+            fence(Ordering::SeqCst);
+        } else {
             self.silence();
         }
     }
@@ -145,7 +145,6 @@ mod schedules {
     /// Runs the steps of [`crate::runner::Runner`] and of a transport, from one sleep to the next.
     fn rest(waker: &Waker, mut has_work: impl FnMut() -> bool, mutation: Option<Mutation>) {
         waker.set_parked(true);
-        barrier::heavy();
         if mutation == Some(Mutation::NoLastLook) || !has_work() {
             let no_time = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
             let rings = || {

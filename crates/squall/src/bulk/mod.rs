@@ -43,7 +43,6 @@ mod stack;
 use squall_fabric::bulk::ObjectLease;
 use squall_fabric::{Fabric as _, MirrorKey, NodeId, Shortage};
 use squall_protocols::rdmc::local::LocalMulticast;
-use squall_transports::barrier;
 use squall_transports::session::PeerStream;
 
 use crate::config::{Config, Transport};
@@ -199,8 +198,6 @@ impl Session {
             "a link with each other member, in order"
         );
         let node = |rank: usize| NodeId(u32::try_from(rank).expect("few members"));
-        // In a process with several threads this takes the kernel milliseconds, and no session should wait for that.
-        barrier::expedited();
         let streams = links.into_iter().map(|(rank, stream)| (node(rank), stream)).collect();
         let fabric = over_streams(config, node(rank), streams)?;
         Self::begin(config, options, fabric, (0..config.members).map(node).collect())

@@ -7,7 +7,7 @@ use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use squall_fabric::NodeId;
-use squall_fabric::atomics::{AtomicBool, AtomicU64, Ordering};
+use squall_fabric::atomics::{AtomicBool, AtomicU64, Ordering, fence};
 use squall_fabric::mutex::lock;
 use squall_log::{
     AppendError, Disk, DiskError, DurableLog, LogAnswer, LogRecord, Recovered, Storage, StorageError,
@@ -17,7 +17,7 @@ use squall_protocols::group::SubgroupId;
 use squall_protocols::membership::RankSet;
 use squall_protocols::replica::ShardPosition;
 use squall_protocols::restart::{DurableView, LogStart, Register, ViewChain};
-use squall_transports::{Waker, barrier, log};
+use squall_transports::{Waker, log};
 
 use super::found::{LogWalk, NO_BASE};
 use super::index::LogIndex;
@@ -333,10 +333,10 @@ impl ProcessLog {
     /// Has every message that this member receives from now on get a later time than `time`, and returns the position behind
     /// the last message of a subgroup that it has received before \[A14\]; `None` if it has not been in the subgroup.
     pub(crate) fn pass(&self, id: SubgroupId, time: u64) -> Option<ShardPosition> {
-        // SYNC: pairs with `SubgroupLog::append`: this store, then the barrier, then the look at the messages. Either the message that
+        // SYNC: pairs with `SubgroupLog::append`: this store, then the fence, then the look at the messages. Either the message that
         // is being appended is seen here, or its time will be later.
         self.passed.fetch_max(time, Ordering::Relaxed);
-        barrier::heavy();
+        fence(Ordering::SeqCst);
         let progress = lock(&self.progress).get(&id).cloned()?;
         let sequence = progress.messages.load(Ordering::Relaxed);
         Some(ShardPosition { view: progress.view, sequence })

@@ -5,11 +5,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use squall_fabric::atomics::Ordering;
+use squall_fabric::atomics::{Ordering, fence};
 use squall_log::{LogPosition, LogRecord, RecordKind};
 use squall_protocols::group::SubgroupId;
 use squall_protocols::multicast::{Message, MessageLog};
-use squall_transports::barrier;
 
 use super::process_log::{LogProgress, ProcessLog};
 
@@ -72,9 +71,9 @@ impl MessageLog for SubgroupLog {
         let is_next = view == self.view && sequence >= walk.appended;
         assert!(is_next, "[T1] message {sequence} of view {view} after {} of {}", walk.appended, self.view);
         walk.appended = sequence + 1;
-        // SYNC: pairs with `ProcessLog::pass`: this store, then the barrier, then the look at the time that was passed.
+        // SYNC: pairs with `ProcessLog::pass`: this store, then the fence, then the look at the time that was passed.
         self.progress.messages.store(sequence + 1, Ordering::Relaxed);
-        barrier::light();
+        fence(Ordering::SeqCst);
         let now = *walk.now.get_or_insert_with(|| self.process.now());
         walk.time = now.max(walk.time + 1).max(self.process.passed() + 1);
         let position = LogPosition { view, sequence };

@@ -13,7 +13,6 @@ use std::time::Duration;
 
 use squall_fabric::NodeId;
 use squall_protocols::membership::View;
-use squall_transports::barrier;
 use squall_transports::bootstrap::{
     self, Address, BootstrapListener, BootstrapProgress, Joined, LinkSocket, MemberLinks, Relinking,
 };
@@ -100,8 +99,6 @@ pub(crate) fn enter(
     on_progress: &mut (dyn FnMut(BootstrapProgress) + Send),
 ) -> Result<GroupEntry, JoinError> {
     let relinking = links.and_then(|links| relinking(config, links));
-    // In a process with several threads this takes the kernel milliseconds, and no group should wait for that.
-    barrier::expedited();
     match (config.transport, listener) {
         (Transport::Shm, AnyListener::Unix(listener)) => {
             // This check comes before any member waits for this one.

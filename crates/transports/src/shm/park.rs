@@ -21,7 +21,6 @@ use squall_fabric::atomics::{Ordering, fence};
 use super::ShmFabric;
 use super::link::ShmLink;
 use super::links::ShmLinks;
-use crate::barrier;
 use crate::{PeerTraffic, Sleeper, TransportFabric, Waker};
 
 /// What a parked node waits for.
@@ -99,8 +98,8 @@ impl TransportFabric for ShmFabric {
         self.parking.count += 1;
         self.parking.rung = false;
         self.parking.mark_all(&self.links, true);
+        // It fences, for the other processes, too.
         self.parking.waker.set_parked(true);
-        barrier::heavy();
         // The last look before the sleep.
         self.until_life = 1;
     }

@@ -19,7 +19,7 @@ use super::TcpFabric;
 use super::peer::TcpPeer;
 use super::reopening::PairCalls;
 use super::socket::TcpSocket;
-use crate::{PeerTraffic, Sleeper, TransportFabric, Waker, barrier, wait_readable};
+use crate::{PeerTraffic, Sleeper, TransportFabric, Waker, wait_readable};
 
 /// The set of all sockets and the doorbell.
 #[derive(Debug)]
@@ -96,7 +96,6 @@ impl TransportFabric for TcpFabric {
     fn prepare_park(&mut self) {
         self.poll_output(TcpPeer::poll_output);
         self.waker.set_parked(true);
-        barrier::heavy();
     }
 
     fn park(&mut self, timeout: Option<Duration>) {

@@ -18,7 +18,7 @@ use super::frame::{VerbsFrame, VerbsViolation};
 use super::mirrors::VerbsAttachRequest;
 use super::notice::{CompletionSource, heed};
 use super::peer::OpenedChannel;
-use crate::{PeerTraffic, Sleeper, TransportFabric, Waker, barrier};
+use crate::{PeerTraffic, Sleeper, TransportFabric, Waker};
 
 /// The set of everything that can wake the node.
 pub(super) struct VerbsPoller {
@@ -258,7 +258,6 @@ impl TransportFabric for VerbsFabric {
         self.waker.set_parked(true);
         // The last check before the sleep covers everything.
         self.poller.due = Instant::default();
-        barrier::heavy();
     }
 
     fn park(&mut self, timeout: Option<Duration>) {
