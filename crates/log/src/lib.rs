@@ -91,8 +91,8 @@ pub use crate::frame::{FRAME_HEADER_BYTES, FrameError, FrameHeader, opening_numb
 pub use crate::identity::{FORMAT, IdentityError, LogIdentity, RegisterValue};
 pub use crate::note::{FrameNote, RecordSpan, RecordSpans, SpanKey};
 pub use crate::record::{LogPosition, LogRecord, RECORD_HEADER_BYTES, RecordError, RecordKind, read_records};
-pub use crate::recovery::{FramePlace, Recovered, RecoveredPart, recover};
-pub use crate::repair::{AsideReason, RepairPlan, RepairStep, plan_repair, repair};
+pub use crate::recovery::{FramePlace, LogSurvey, Recovered, RecoveredPart, recover};
+pub use crate::repair::{AsideReason, RepairPlan, RepairStep, keep_aside, plan_repair, repair};
 pub use crate::segment::{LogBase, Recycling, SegmentContents};
 pub use crate::settings::LogSettings;
 pub use crate::sim_disk::{DiskFault, FaultStruck, SimDisk};

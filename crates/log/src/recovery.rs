@@ -18,6 +18,11 @@ use crate::segment::{LogBase, SegmentContents};
 use crate::settings::LogSettings;
 use crate::verdict::{TailEvidence, TailVerdict};
 
+mod survey;
+
+pub use survey::LogSurvey;
+pub(crate) use survey::survey;
+
 /// What a log is found to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recovered {

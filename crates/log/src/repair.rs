@@ -135,13 +135,13 @@ pub fn repair(disk: &dyn Disk, settings: LogSettings) -> Result<RepairPlan, Stor
                 disk.flush_folder(path.rsplit_once('/').map_or("", |(folder, _)| folder))?;
             }
             RepairStep::Copies { path } => {
-                keep(disk, path, block)?;
+                keep_aside(disk, path, block)?;
                 write_copies(&storage, path)?;
             }
             RepairStep::Bit { segment, offset, mask, .. } => {
                 let path = names::segment(*segment);
                 if kept.insert(*segment) {
-                    keep(disk, &path, block)?;
+                    keep_aside(disk, &path, block)?;
                 }
                 let begin = offset / block as u64 * block as u64;
                 let mut bytes = AlignedBuffer::zeroed(block);
@@ -285,8 +285,11 @@ fn aside(disk: &dyn Disk, path: &str) -> Result<String, DiskError> {
     Ok(format!("{}/{}", names::ASIDE, free.expect("a folder has few files")))
 }
 
-/// Copies a file to the folder `aside`.
-fn keep(disk: &dyn Disk, path: &str, block: usize) -> Result<(), DiskError> {
+/// Copies a file of a log to the folder `aside`, which has to be there, before it is changed.
+///
+/// # Errors
+/// If the disk fails.
+pub fn keep_aside(disk: &dyn Disk, path: &str, block: usize) -> Result<(), DiskError> {
     copy_file(disk, path, disk, &aside(disk, path)?, block)?;
     disk.flush_folder(names::ASIDE)
 }

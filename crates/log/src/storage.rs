@@ -15,7 +15,7 @@ use crate::names;
 use crate::new_folder;
 use crate::note::FrameNote;
 use crate::record::{LogPosition, LogRecord};
-use crate::recovery::{FramePlace, Recovered, RecoveredPart, follow, read_frame, recover};
+use crate::recovery::{FramePlace, LogSurvey, Recovered, RecoveredPart, follow, read_frame, recover, survey};
 use crate::segment::{LogBase, Recycling, raise};
 use crate::settings::LogSettings;
 
@@ -323,9 +323,21 @@ impl<D: Disk> Storage<D> {
     }
 
     fn recover_parts(&self, each: &mut dyn FnMut(RecoveredPart<'_>)) -> Result<Recovered, StorageError> {
+        Ok(recover(&self.disk, &self.settings, self.identity.log, self.base()?, each)?)
+    }
+
+    fn base(&self) -> Result<LogBase, DiskError> {
         let first = self.segments()?.first().copied().unwrap_or(1);
-        let base = self.register().map_or(LogBase::new(first), |register| register.base);
-        Ok(recover(&self.disk, &self.settings, self.identity.log, base, each)?)
+        Ok(self.register().map_or(LogBase::new(first), |register| register.base))
+    }
+
+    /// Hands what each frame covers to `each` that can be read, also behind damage: first those of the log, in order, and then the others, by
+    /// their numbers; and whether it is directly behind the one before, or, the first one of the log, behind where that begins.
+    ///
+    /// # Errors
+    /// If the folder cannot be listed.
+    pub fn survey(&self, each: &mut dyn FnMut(&FrameNote, bool)) -> Result<LogSurvey, StorageError> {
+        Ok(survey(&self.disk, &self.settings, self.identity.log, self.base()?, each)?)
     }
 
     /// Hands what each frame covers to `each` that has been written behind `found`, the end of an earlier look at the log, which moves
