@@ -93,6 +93,7 @@ mod flushed_log;
 mod leader;
 mod live;
 mod member;
+mod merge;
 mod message;
 mod message_codec;
 pub mod mutation;
@@ -113,6 +114,10 @@ pub use self::codec::RegisterError;
 pub use self::flushed_log::{FetchAnswer, FetchRequest, FlushedLog, LogStart, LogState, ShardLog};
 pub use self::live::{deliverable, is_decided, live_end, may_echo, may_forget, wedge_counts};
 pub use self::member::{RestartStanding, Restarter};
+pub use self::merge::{
+    LogPieces, MergeConflict, MergePlan, MergeStep, MergeTarget, MissingPart, SequenceRanges, ShardBegin,
+    ShardPieces, plan_merge,
+};
 pub use self::message::{RestartMessage, RestartReport};
 pub use self::placement::DurablePlacement;
 pub use self::register::{Register, ViewRecord};
