@@ -410,8 +410,13 @@ impl LogCore {
     }
 
     /// The oldest segments whose records checkpoints cover, as long as the first frame behind them is on the disk: else the log would
-    /// begin with nothing, and what is missing in a damaged one would be forgotten before it is repaired.
+    /// begin with nothing, and what is missing in a damaged one would be forgotten before it is repaired. A segment without records is not
+    /// needed either, but goes only with a later one that has some: it may be damaged, and have what the log does not lead to.
     fn recyclable(&mut self) -> Option<Recycling> {
+        let first = self.segments.values().find(|contents| !contents.positions.is_empty());
+        if !first.is_some_and(|contents| self.is_covered(contents)) {
+            return None;
+        }
         let mut recycling: Option<Recycling> = None;
         while let Some((segment, base)) = self.oldest_covered() {
             let contents = self.segments.remove(&segment).expect("just seen");
@@ -429,12 +434,16 @@ impl LogCore {
     fn oldest_covered(&self) -> Option<(u32, LogBase)> {
         let mut oldest = self.segments.iter();
         let ((segment, contents), (next, following)) = (oldest.next()?, oldest.next()?);
+        let base = LogBase { segment: *next, before: following.before, chain: following.chain };
+        let is_unneeded = self.is_covered(contents) && following.before < self.known_durable;
+        is_unneeded.then_some((*segment, base))
+    }
+
+    fn is_covered(&self, contents: &SegmentContents) -> bool {
         let is_covered = |(subgroup, position): (&u32, &LogPosition)| {
             self.covered.get(subgroup).is_some_and(|covered| covered >= position)
         };
-        let base = LogBase { segment: *next, before: following.before, chain: following.chain };
-        let is_unneeded = contents.positions.iter().all(is_covered) && following.before < self.known_durable;
-        is_unneeded.then_some((*segment, base))
+        contents.positions.iter().all(is_covered)
     }
 
     /// Returns the next answer.

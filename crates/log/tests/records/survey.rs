@@ -11,36 +11,45 @@ use squall_log::{
 const SETTINGS: LogSettings =
     LogSettings { block: 64, segment_bytes: 2048, frame_bytes: 200, in_flight_max: 2, queue_frames_max: 8 };
 
-/// A log of `lives` lives, and its frames: where each is, and how far its records go.
-fn log(prng: &mut Prng, lives: u64) -> (SimDisk, Vec<(u64, u32, u64, u64)>) {
-    let disk = SimDisk::new(prng.draw(), SETTINGS.block);
+/// A life of a log, in which `count` records are written from `sequence` on.
+fn live(disk: &SimDisk, prng: &mut Prng, sequence: &mut u64, count: u64) {
     let owner = StorageOwner { cluster: "c".into(), member: "m".into() };
-    let mut sequence = 0;
-    for _ in 0..lives {
-        let storage = Storage::open(&disk, &owner, SETTINGS, 7).expect("the disk works");
-        let recovered = storage.recover(&mut |_, _| ()).expect("the disk works");
-        let life = storage.begin_life().expect("the disk works");
-        let mut core = LogCore::new(SETTINGS, 7, life, recovered);
-        for _ in 0..1 + prng.below(30) {
-            let bytes = vec![sequence as u8; prng.index(150)];
-            let position = LogPosition { view: 0, sequence };
-            let (kind, sender, time) = (RecordKind::Message, 0, sequence);
-            core.append(&LogRecord { subgroup: 1, kind, position, sender, time, bytes: &bytes })
-                .expect("there is space");
-            sequence += 1;
-            while let Some(action) = core.poll_action() {
-                match action {
-                    LogAction::Prepare { segment, recycle } => {
-                        storage.prepare(segment, recycle).expect("the disk works");
-                        core.handle_prepared(segment);
-                    }
-                    LogAction::Write(write) => {
-                        disk.write(&write.path(), write.offset, &write.bytes).expect("the disk works");
-                        core.handle_written(write);
-                    }
+    let storage = Storage::open(disk, &owner, SETTINGS, 7).expect("the disk works");
+    let mut recovered = storage.recover(&mut |_, _| ()).expect("the disk works");
+    if !recovered.is_usable() {
+        recovered = recovered.into_repaired(storage.settings());
+    }
+    let life = storage.begin_life().expect("the disk works");
+    let mut core = LogCore::new(SETTINGS, 7, life, recovered);
+    for _ in 0..count {
+        let bytes = vec![*sequence as u8; prng.index(150)];
+        let position = LogPosition { view: 0, sequence: *sequence };
+        let (kind, sender, time) = (RecordKind::Message, 0, *sequence);
+        core.append(&LogRecord { subgroup: 1, kind, position, sender, time, bytes: &bytes })
+            .expect("there is space");
+        *sequence += 1;
+        while let Some(action) = core.poll_action() {
+            match action {
+                LogAction::Prepare { segment, recycle } => {
+                    storage.prepare(segment, recycle).expect("the disk works");
+                    core.handle_prepared(segment);
+                }
+                LogAction::Write(write) => {
+                    disk.write(&write.path(), write.offset, &write.bytes).expect("the disk works");
+                    core.handle_written(write);
                 }
             }
         }
+    }
+}
+
+/// A log of `lives` lives, and its frames: where each is, and how far its records go.
+fn log(prng: &mut Prng, lives: u64) -> (SimDisk, Vec<(u64, u32, u64, u64)>) {
+    let disk = SimDisk::new(prng.draw(), SETTINGS.block);
+    let mut sequence = 0;
+    for _ in 0..lives {
+        let count = 1 + prng.below(30);
+        live(&disk, prng, &mut sequence, count);
     }
     let mut frames = Vec::new();
     let storage = Storage::inspect(&disk, SETTINGS).expect("it has an identity");
@@ -122,4 +131,30 @@ fn every_good_frame_is_found() {
         }
     }
     assert!(knows[0] > 20 && knows[1] > 300 && apart > 1000, "{knows:?} {apart}");
+}
+
+/// A log continues behind damage at its first records: its oldest segment has no record to which the log leads, and is not used again, since what
+/// is behind the damage may be in no other log.
+#[test]
+fn what_is_behind_damage_is_not_written_over() {
+    for seed in 0..50 {
+        let mut prng = Prng::new(seed);
+        let (disk, frames) = log(&mut prng, 1);
+        let (_, segment, offset, _) = frames[1];
+        damage(&disk, &mut prng, segment, offset, false);
+        let apart = || {
+            let storage = Storage::inspect(&disk, SETTINGS).expect("it has an identity");
+            let mut last = BTreeMap::new();
+            let survey = storage.survey(&mut |note, _| {
+                last.extend(note.spans.iter().map(|(_, span)| (note.place.number, span.last)));
+            });
+            (survey.expect("the disk works").apart, last)
+        };
+        let (count, before) = apart();
+        let mut sequence = 100;
+        live(&disk, &mut prng, &mut sequence, 60);
+        let (still, after) = apart();
+        assert_eq!(still, count, "seed {seed}");
+        assert!(before.iter().all(|(number, last)| after.get(number) == Some(last)), "seed {seed}");
+    }
 }
