@@ -409,7 +409,7 @@ pub(crate) fn begin_of<D: Disk>(storage: &Storage<D>, subgroup: SubgroupId) -> O
 }
 
 /// The position behind a record.
-pub(super) const fn behind(position: LogPosition) -> LogStart {
+pub(crate) const fn behind(position: LogPosition) -> LogStart {
     match position.sequence.checked_add(1) {
         Some(sequence) => LogStart { view: position.view, sequence },
         None => LogStart::of_view(position.view + 1),
@@ -417,7 +417,7 @@ pub(super) const fn behind(position: LogPosition) -> LogStart {
 }
 
 /// The last record before a position; none before the first.
-pub(super) const fn last_before(start: LogStart) -> Option<LogPosition> {
+pub(crate) const fn last_before(start: LogStart) -> Option<LogPosition> {
     let LogStart { view, sequence } = start;
     match (view, sequence) {
         (0, 0) => None,

@@ -52,7 +52,7 @@ mod tests;
 #[cfg(test)]
 use folder::queue_frames;
 pub(crate) use folder::{durable_layout, open, open_backup, shards};
-pub(crate) use found::{LogRange, StoredRecord};
+pub(crate) use found::{LogRange, StoredRecord, behind, last_before};
 pub(crate) use index::LogIndex;
 pub(crate) use lender::{BorrowedLog, LogBorrower, LogLender};
 pub(crate) use process_log::{LogMember, ProcessLog};

@@ -4,6 +4,7 @@
 pub(crate) mod calls;
 pub(crate) mod flight;
 pub(crate) mod inquiry;
+pub(crate) mod merge;
 pub mod metrics;
 pub(crate) mod missing;
 pub mod recovery;

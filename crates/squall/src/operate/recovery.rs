@@ -6,6 +6,8 @@
 //! it ([`accept_loss`]). What other logs alone had is lost then. `squall recover` does the same. While another process of the group answers at
 //! a contact, nothing is accepted: there would be two groups.
 //!
+//! If logs are damaged at different places, one takes from the others' folders what it lacks before anything is given up ([`merge_logs`]).
+//!
 //! # Example
 //! ```
 //! use squall::config::{StorageConfig, SubgroupConfig};
@@ -35,6 +37,10 @@ use crate::durable::{self, LogIndex};
 use crate::error::{GroupError, LogFolderError};
 use crate::operate::calls::{RestartAnswer, RestartCall, RestartProcess, is_heard};
 use crate::operate::inquiry::{self, MemberStatus, StatusQuestion};
+
+pub use super::merge::{
+    LogMerge, MergeError, MergedFolder, MissingRange, SubgroupMerge, TakenPart, expected_merge, merge_logs,
+};
 
 /// What is kept and what is lost if a group continues from the log of one member.
 ///
