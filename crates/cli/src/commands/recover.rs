@@ -1,4 +1,4 @@
-//! `squall recover`: a group continues from the log of one member, because the others are lost.
+//! `squall recover`: the log of a member takes from others what it lacks; or a group continues from it alone, because the others are lost.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,9 @@ use squall::Config;
 use squall::recovery::{ExpectedLoss, SubgroupLoss, accept_loss, expected_loss};
 use squall_harness::terminal::{CommandVerdict, output, units};
 
-/// Continue a durable group from the log of one member, because the logs of a majority are lost
+mod merge;
+
+/// Mend the log of a member from the folders of others, or continue a durable group from one log
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct RecoverArguments {
@@ -22,6 +24,12 @@ pub(crate) struct RecoverArguments {
     /// The rank that this member wants, instead of `rank` in the file
     #[arg(long)]
     rank: Option<usize>,
+    /// Have this log take what it lacks from the folder of another member, or from a copy of it; once for each
+    #[arg(long, value_name = "FOLDER", conflicts_with = "accept_loss")]
+    from: Vec<PathBuf>,
+    /// With --from: do it; without this nothing is changed
+    #[arg(long, requires = "from")]
+    yes: bool,
     /// Continue from this log, and lose what only others had
     #[arg(long)]
     accept_loss: bool,
@@ -30,19 +38,31 @@ pub(crate) struct RecoverArguments {
     json: bool,
 }
 
-const EXAMPLES: &str = "A group restarts by itself, and loses nothing, when a majority of its last view is back. Only if that can never be, \
-choose the member whose log goes furthest: this command says how far each one goes, and changes nothing without --accept-loss. With it \
-the member starts alone the next time, and others join it with empty folders. Members that have a log of the group of before are \
-refused from then on, so do this at one member only, and move the folders of the others away. The contacts are asked first: while one of \
-them answers that has a log of the group, nothing is accepted, since there would be two groups.
+const EXAMPLES: &str = "A group restarts by itself, and loses nothing, when a majority of its last view is back, and one of their logs is not damaged.
+
+If all logs are damaged, copy the folders of the others to this host, and give them with --from. The log of this member takes from them what \
+it lacks, if what it lacks is in any of them, also behind their damage. Only logs of one group and one history are merged. The other folders are only \
+read; in that of this member nothing is written over but the register, which is kept in the folder `aside` in it as it was. If the log \
+is whole then, start the members; one such log is enough. The exit status is 1 if something stays missing.
+
+If a majority of the members can never come back, choose the member whose log goes furthest: without --from this command says how far each \
+one goes, and changes nothing without --accept-loss. With it the member starts alone the next time, and others join it with empty \
+folders. Members that have a log of the group of before are refused from then on, so do this at one member only, and move the folders of \
+the others away. The contacts are asked first: while one of them answers that has a log of the group, nothing is accepted, since there \
+would be two groups.
 
 Examples:
   squall recover --config squall.toml
   squall recover -c squall.toml --rank 1 --json
+  squall recover -c squall.toml --rank 1 --from /tmp/rank-0 --from /tmp/rank-2
+  squall recover -c squall.toml --rank 1 --from /tmp/rank-0 --from /tmp/rank-2 --yes
   squall recover -c squall.toml --accept-loss";
 
 pub(crate) fn run(arguments: &RecoverArguments) -> Result<CommandVerdict> {
     let config = Config::load_for(&arguments.config, arguments.listen.clone(), arguments.rank)?;
+    if !arguments.from.is_empty() {
+        return merge::run(&config, &arguments.from, arguments.yes, arguments.json);
+    }
     let loss = if arguments.accept_loss { accept_loss(&config)? } else { expected_loss(&config)? };
     if arguments.json {
         output::json(&summary(&loss, arguments.accept_loss))?;
@@ -116,7 +136,7 @@ fn print(loss: &ExpectedLoss, is_accepted: bool) {
     } else {
         output::line(
             "what only other logs have is lost, too. Nothing was changed: if a majority of the members cannot come back, and no other \
-             log goes further, use --accept-loss",
+             log goes further, use --accept-loss; before that, --from takes what this log lacks from the folders of others",
         );
     }
 }

@@ -147,11 +147,7 @@ fn activity(
         address: address.into(),
         rank: Some(status.rank),
         view: Some(status.view),
-        state: match (status.ready, status.without_majority) {
-            (true, _) => "ready",
-            (false, true) => "no majority",
-            (false, false) => "changing",
-        },
+        state: state(status),
         sent_per_second: rate(&sent),
         delivered_per_second: rate(&delivered),
         lag: Some(lag),
@@ -220,6 +216,16 @@ fn age(passed: Duration) -> String {
         120..=7199 => format!("{} min", seconds / 60),
         7200..=172_799 => format!("{} h", seconds / 3600),
         _ => format!("{} d", seconds / 86_400),
+    }
+}
+
+/// What a member is doing, in a word or two.
+fn state(status: &MemberStatus) -> &'static str {
+    match (status.ready, status.without_majority) {
+        (true, _) if !status.missing.is_empty() => "fetches data",
+        (true, _) => "ready",
+        (false, true) => "no majority",
+        (false, false) => "changing",
     }
 }
 
@@ -301,6 +307,21 @@ mod tests {
         assert_eq!(full(&before, &now), Some(0.3));
         assert_eq!(full(&status(&[]), &now), Some(1.0), "never more than all of the time");
         assert_eq!(full(&before, &status(&[line("c", false, 2000)])), None, "it sends nowhere");
+    }
+
+    /// As `squall status` says it: a member is in the group, and messages flow, before it has all of its data.
+    #[test]
+    fn a_member_that_lacks_data_is_not_ready() {
+        let status = |ready: bool, fields: &str| {
+            let text = format!(
+                r#"{{"node":1,"rank":0,"view":0,"ready":{ready},"members":[],"leaving":[],"holders":[],"subgroups":[],"changes":[],
+                "traffic":[],"log":null,"shards":null,"clock_millis":0{fields}}}"#
+            );
+            state(&serde_json::from_str(&text).expect("it is a status"))
+        };
+        assert_eq!(status(true, r#","missing":{"objects":["accounts"],"messages":null}"#), "fetches data");
+        assert_eq!([status(true, ""), status(false, "")], ["ready", "changing"]);
+        assert_eq!(status(false, r#","without_majority":true"#), "no majority");
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod log;
 mod members;
 mod messages;
 mod node;
+mod recover;
 mod shortage;
 mod signals;
 mod status;

@@ -9,15 +9,15 @@ use super::trouble_page::assert_seen;
 const SOON: Duration = Duration::from_secs(60);
 
 /// Members in one folder, each with a durable subgroup; all end with it.
-struct Members {
+pub(crate) struct Members {
     name: String,
-    folder: PathBuf,
+    pub(crate) folder: PathBuf,
     running: Vec<Child>,
 }
 
 /// How the configuration of a member differs.
 #[derive(Clone, Copy)]
-struct MemberPlan<'p> {
+pub(crate) struct MemberPlan<'p> {
     cluster: &'p str,
     secret: &'p str,
     members: usize,
@@ -25,11 +25,11 @@ struct MemberPlan<'p> {
     storage: &'p str,
 }
 
-const PLAN: MemberPlan<'_> =
+pub(crate) const PLAN: MemberPlan<'_> =
     MemberPlan { cluster: "one", secret: "at least sixteen bytes", members: 2, storage: "" };
 
 impl Members {
-    fn new(test: &str) -> Self {
+    pub(crate) fn new(test: &str) -> Self {
         let name = format!("squall-{test}-{}", std::process::id());
         let folder = std::env::temp_dir().join(&name);
         std::fs::create_dir_all(&folder).unwrap();
@@ -51,7 +51,7 @@ impl Members {
         file
     }
 
-    fn squall(&self, command: &str, rank: usize, plan: MemberPlan<'_>) -> Command {
+    pub(crate) fn squall(&self, command: &str, rank: usize, plan: MemberPlan<'_>) -> Command {
         // A node may read its file when the next command is made.
         let program = command.split(' ').next().unwrap_or_default();
         let file = self.configuration(&format!("{program}-{rank}.toml"), rank, plan);
@@ -61,7 +61,7 @@ impl Members {
     }
 
     /// Starts a member, whose log is in a file; returns its place.
-    fn start(&mut self, rank: usize, plan: MemberPlan<'_>) -> usize {
+    pub(crate) fn start(&mut self, rank: usize, plan: MemberPlan<'_>) -> usize {
         let log = std::fs::File::create(self.log_file(rank)).unwrap();
         let mut node = self.squall("node --timeout 20s", rank, plan);
         self.running.push(node.stdout(Stdio::null()).stderr(log).spawn().unwrap());
@@ -77,7 +77,7 @@ impl Members {
     }
 
     /// Waits until a member answers that has a view of this size.
-    fn await_members(&self, rank: usize, count: usize) {
+    pub(crate) fn await_members(&self, rank: usize, count: usize) {
         await_that("the members are in one view", || {
             let address = format!("unix:@{}-{rank}", self.name);
             let status = self.squall(&format!("status --json {address}"), rank, PLAN).output().unwrap();
@@ -92,13 +92,13 @@ impl Members {
     }
 
     /// Sends a message to the group of a member.
-    fn send(&self, rank: usize, plan: MemberPlan<'_>) {
+    pub(crate) fn send(&self, rank: usize, plan: MemberPlan<'_>) {
         let Output { status, stderr, .. } =
             self.squall("send log message --timeout 40s", rank, plan).output().unwrap();
         assert!(status.success(), "{}", String::from_utf8_lossy(&stderr));
     }
 
-    fn kill(&mut self, place: usize) {
+    pub(crate) fn kill(&mut self, place: usize) {
         self.running[place].kill().unwrap();
         self.running[place].wait().unwrap();
     }

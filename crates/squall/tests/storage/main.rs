@@ -9,6 +9,7 @@ mod begin;
 mod common;
 mod compaction;
 mod durable;
+mod merge;
 mod replay;
 mod restart;
 mod restart_object;

@@ -15,13 +15,13 @@ use squall::recovery::{RecoveryError, SubgroupLoss, accept_loss, expected_loss};
 use squall::{BootstrapProgress, Config, Group, JoinError, MessageOutcome, StoredMessage, SubgroupHandle};
 
 /// Three members with a durable subgroup, and a joiner.
-fn configs(transport: Transport, test: &str, folder: &TestFolder) -> Vec<Config> {
+pub(crate) fn configs(transport: Transport, test: &str, folder: &TestFolder) -> Vec<Config> {
     let configs = crate::storage::configs(transport, test, folder, "orders").into_iter().enumerate();
     configs.map(|(rank, config)| Config { rank: Some(rank), ..config }).collect()
 }
 
 /// What a member has delivered, in order.
-type Delivered = Vec<(u64, u64, usize, Vec<u8>)>;
+pub(crate) type Delivered = Vec<(u64, u64, usize, Vec<u8>)>;
 
 fn content(run: usize, rank: usize, number: usize) -> Vec<u8> {
     let length = if number % 9 == 4 { 200_000 } else { 20 + number };
@@ -30,7 +30,7 @@ fn content(run: usize, rank: usize, number: usize) -> Vec<u8> {
 
 /// A run of these members: when all are in one view, each reads what was delivered before, and takes and sends messages until it has
 /// `count` of each. Returns what each has found and delivered. They end without leaving.
-fn run(configs: &[Config], number: usize, count: usize) -> Vec<(Delivered, Delivered)> {
+pub(crate) fn run(configs: &[Config], number: usize, count: usize) -> Vec<(Delivered, Delivered)> {
     let (begun, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let member = |config: &Config| {
         let mut group = Group::join(config.clone()).expect("the group starts");
@@ -88,7 +88,7 @@ fn plain(message: StoredMessage) -> (u64, u64, usize, Vec<u8>) {
 }
 
 /// Asserts that a history has what was delivered, in this order. It may have more at the end of a run.
-fn assert_holds(history: &Delivered, delivered: &Delivered) {
+pub(crate) fn assert_holds(history: &Delivered, delivered: &Delivered) {
     let mut history = history.iter();
     for message in delivered {
         assert!(history.any(|other| other == message), "message {} of view {}", message.1, message.0);

@@ -479,8 +479,9 @@ fn is_usable(address: &Address) -> bool {
 }
 
 const HEARD: &str = "Mend that first, and start this member again: its group may run";
-const DAMAGED: &str = "Enough members are here, but of some durable subgroup all their logs are damaged, or there is only one: see \
-                       `squall log verify` for each of them; if no better ones can be brought back, see `squall recover --help`";
+const DAMAGED: &str = "Enough members are here, but of some durable subgroup all their logs are damaged, or there is only one: what one \
+                       of them lacks may be in another one, and `squall recover --from` takes it from there; `squall log verify` says what is \
+                       wrong with each";
 const ABSENT: &str = "Start the missing members with their folders, all within `timeouts.join`; if these are lost forever, see \
                       `squall recover --help`";
 const OTHER_GROUP: &str = "; a process has the log of another group of this cluster: to join that one, move this member's folder away";

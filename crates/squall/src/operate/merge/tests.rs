@@ -285,3 +285,32 @@ fn other_contents_are_refused() {
     }
     assert!(refused > 15, "{refused}");
 }
+
+/// A checkpoint that cannot be read is replaced by that of another folder, if that reaches as far; as it was it is in `aside`.
+#[test]
+fn a_lost_checkpoint_comes_from_another_folder() {
+    let bytes = |number: u64| Some(vec![number as u8; 8]);
+    let history: History = vec![(0..40).map(bytes).collect()];
+    let mut prng = Prng::new(3);
+    let members: Vec<Member> = (0..2).map(|rank| member(&mut prng, rank, &history)).collect();
+    let at = |sequence| LogPosition { view: 0, sequence };
+    for (member, sequence) in members.iter().zip([5, 12]) {
+        let storage = Storage::inspect(Arc::clone(&member.disk), SETTINGS).expect("it has an identity");
+        let state = &mut |out: &mut dyn std::io::Write| out.write_all(&[7; 9000]);
+        storage.replace_checkpoints(0, at(sequence), state).expect("the disk works");
+    }
+    let checkpoint = "checkpoints/0-0-5";
+    let disk = || members[0].disk.lock().expect("no panic");
+    disk().rot(checkpoint, 4096);
+    let damaged = disk().contents(checkpoint);
+    let merge = merge(&members).expect("it is one history");
+    let [part, ..] = &merge.subgroups["orders"].taken[..] else { panic!("{merge:?}") };
+    assert!(part.is_checkpoint && part.to == 13 && part.folder == folder(1), "{merge:?}");
+    assert!(merge.is_whole, "{merge:?}");
+    let storage = Storage::inspect(Arc::clone(&members[0].disk), SETTINGS).expect("it has an identity");
+    assert_eq!(storage.begin_of(0), squall_log::LogBegin::Behind(at(12)));
+    let mut state = Vec::new();
+    storage.read_checkpoint(0, at(12), &mut |bytes| state.extend_from_slice(bytes)).expect("it is good");
+    assert_eq!(state, [7; 9000]);
+    assert_eq!(disk().contents("aside/checkpoints-0-0-5"), damaged);
+}
