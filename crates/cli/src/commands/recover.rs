@@ -38,12 +38,13 @@ pub(crate) struct RecoverArguments {
     json: bool,
 }
 
-const EXAMPLES: &str = "A group restarts by itself, and loses nothing, when a majority of its last view is back, and one of their logs is not damaged.
+const EXAMPLES: &str = "A group restarts by itself, and loses nothing, when a majority of its last view is back, and \
+one of their logs is not damaged.
 
-If all logs are damaged, copy the folders of the others to this host, and give them with --from. The log of this member takes from them what \
-it lacks, if what it lacks is in any of them, also behind their damage. Only logs of one group and one history are merged. The other folders are only \
-read; in that of this member nothing is written over but the register, which is kept in the folder `aside` in it as it was. If the log \
-is whole then, start the members; one such log is enough. The exit status is 1 if something stays missing.
+If all logs are damaged, copy the folders of the others to this host, and give them with --from. The log of this member takes from them \
+what it lacks, also from behind their damage. Only logs of one group and one history are merged. The other folders are only read; in that \
+of this member nothing is written over but the register, which is kept in the folder `aside` in it as it was. If the log is whole then, \
+start the members; one such log is enough. The exit status is 1 if something stays missing.
 
 If a majority of the members can never come back, choose the member whose log goes furthest: without --from this command says how far each \
 one goes, and changes nothing without --accept-loss. With it the member starts alone the next time, and others join it with empty \

@@ -343,7 +343,7 @@ impl ShardMerge<'_> {
         (steps, missing)
     }
 
-    /// Who has the records from `from` on, and up to where: none if the target's log leads to them.
+    /// Which source has the records from `from` on, and up to where: none if the target's log leads to them.
     fn holder(&self, view: u64, from: u64, limit: u64) -> Option<(Option<usize>, u64)> {
         let reach = |pieces: &ShardPieces| Some(pieces.reach(view, from).min(limit)).filter(|to| *to > from);
         if let Some(to) = reach(self.chained) {

@@ -56,8 +56,8 @@ pub enum LogFolderError {
     },
     /// What was removed from the log is in no checkpoint that can be read.
     #[error(
-        "the log in {} lacks what its checkpoints of subgroup {subgroup} had, and none of them can be read{}: move the folder away to keep \
-         the rest, or remove it, and the member joins with an empty log",
+        "the log in {} lacks what its checkpoints of subgroup {subgroup} had, and none of them can be read{}: take one from the \
+         folder of another member (`squall recover --from`); or move the folder away to keep the rest, and the member joins with an empty log",
         folder.display(),
         if *had_state { ". They had states, of an object, although `retain.automatic` is set for the subgroup" } else { "" }
     )]

@@ -146,7 +146,7 @@ pub enum RecoveryError {
     /// The log is no beginning of what was delivered.
     #[error(
         "the log in {} lacks an earlier part of {subgroup}, which the member had not got from the others yet, so nothing can continue from it: \
-         choose another member; `squall log dump` prints what it has",
+         take it from the folders of others (`squall recover --from`), or choose another member; `squall log dump` prints what it has",
         folder.display()
     )]
     Hole {

@@ -140,6 +140,18 @@ fn what_cannot_be_merged_is_said() {
     let error = expected_merge(config, &[place.0.join("none")]).expect_err("there is none");
     assert!(matches!(&error, MergeError::NoSource { .. }), "{error}");
 
+    // Nor can a log take anything whose member has forgotten for what it has voted.
+    let kept = std::fs::read(folder(config).join("register")).expect("it has one");
+    std::fs::write(folder(config).join("register"), &register).expect("it can be written");
+    let error = merge_logs(config, &others).expect_err("it has no vote");
+    assert!(matches!(&error, MergeError::NoRegister { folder: bad } if *bad == folder(config)), "{error}");
+    std::fs::write(folder(config).join("register"), kept).expect("it can be written");
+    let mark = folder(config).join(squall_log::BACKUP_FILE);
+    std::fs::write(&mark, b"").expect("it can be written");
+    let error = merge_logs(config, &others).expect_err("it is a copy");
+    assert!(error.to_string().contains("`squall log backup`"), "{error}");
+    std::fs::remove_file(&mark).expect("it is there");
+
     // With the others it is whole.
     let merge = merge_logs(config, &others).expect("it can be written");
     assert!(merge.is_whole, "{merge:?}");

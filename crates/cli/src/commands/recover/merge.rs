@@ -83,7 +83,7 @@ fn print(merge: &LogMerge, is_done: bool) {
     }
     for (name, of) in &merge.subgroups {
         of.taken.iter().for_each(|part| print_part(name, part, is_done));
-        for MissingRange { from, to } in &of.missing {
+        for MissingRange { from, to, .. } in &of.missing {
             output::line(format_args!(
                 "{name}: missing in all folders from {}/{} up to the one before {}/{}",
                 from.0, from.1, to.0, to.1

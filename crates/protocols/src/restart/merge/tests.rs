@@ -65,6 +65,20 @@ fn ranges_are_joined_where_they_meet() {
     }
 }
 
+/// What is there of views with these lengths: records one behind the other, of which a log has some.
+fn in_pieces(lengths: &[u64], has: &[bool]) -> ShardPieces {
+    let (mut found, mut at) = (ShardPieces::default(), 0);
+    for (view, length) in lengths.iter().enumerate() {
+        for sequence in 0..*length {
+            if has.get(at).copied().unwrap_or(false) {
+                found.views.entry(view as u64).or_default().add(sequence, sequence + 1);
+            }
+            at += 1;
+        }
+    }
+    found
+}
+
 /// Three copies of one history, each damaged at random: the merge has exactly what at least one of them has, up to the first gap of each view, each
 /// part from a log that has it; and all that is said to be missing is in none.
 #[test]
@@ -86,25 +100,13 @@ fn a_merge_has_what_any_copy_has() {
             has
         };
         let copies: Vec<Vec<bool>> = (0..3).map(&mut copy).collect();
-        let in_pieces = |has: &[bool]| {
-            let (mut found, mut at) = (ShardPieces::default(), 0);
-            for (view, length) in lengths.iter().enumerate() {
-                for sequence in 0..*length {
-                    if has.get(at).copied().unwrap_or(false) {
-                        found.views.entry(view as u64).or_default().add(sequence, sequence + 1);
-                    }
-                    at += 1;
-                }
-            }
-            found
-        };
         let log = |node: usize| LogPieces {
             register: register(node as u32, ended),
-            shards: vec![in_pieces(&copies[node])],
+            shards: vec![in_pieces(&lengths, &copies[node])],
         };
         let first_gap = copies[0].iter().position(|has| !has).unwrap_or(total as usize);
         let target = MergeTarget {
-            chained: vec![in_pieces(&copies[0][..first_gap])],
+            chained: vec![in_pieces(&lengths, &copies[0][..first_gap])],
             pieces: log(0),
             begins: vec![ShardBegin::default()],
             is_damaged: first_gap < total as usize,

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use squall_fabric::NodeId;
-use squall_log::{AppendError, Disk, FileDisk};
+use squall_log::{AppendError, Disk, FileDisk, StorageError};
 use squall_protocols::group::SubgroupId;
 use squall_protocols::restart::{
     LogPieces, LogStart, MergeConflict, MergePlan, MergeStep, MissingPart, plan_merge,
@@ -249,7 +249,8 @@ pub enum MergeError {
     },
     /// What was written is not what is read back.
     #[error(
-        "the log in {} is not as it was written: check its disk; all that was there is there still, so copy the folder to another disk, and          repeat this",
+        "the log in {} is not as it was written: check its disk; all that was there is there still, so copy the folder to another disk, and \
+         repeat this",
         folder.display()
     )]
     Unequal {
@@ -352,6 +353,9 @@ fn prepare<D: Disk>(config: &Config, folders: &[MergeFolder<D>]) -> Result<Prepa
     let shards = shards(config);
     let ids: Vec<SubgroupId> = shards.values().copied().collect();
     let own = &folders[0];
+    if own.is_copy {
+        return Err(failed(&own.folder, StorageError::Backup));
+    }
     let layout = durable::durable_layout(config);
     if let Some(folder) = folders.iter().find(|folder| folder.register.layout != layout) {
         return Err(LogFolderError::OtherSubgroups { folder: folder.folder.clone() }.into());
@@ -460,6 +464,6 @@ fn refused<D: Disk>(conflict: MergeConflict, folders: &[MergeFolder<D>]) -> Merg
     }
 }
 
-fn failed(folder: &Path, cause: impl Into<squall_log::StorageError>) -> MergeError {
+fn failed(folder: &Path, cause: impl Into<StorageError>) -> MergeError {
     LogFolderError::Storage { folder: folder.into(), cause: Box::new(cause.into()) }.into()
 }

@@ -158,7 +158,7 @@ impl<D: Disk> MergeFolder<D> {
             chained: ids.iter().map(chained).collect(),
             begins: ids.iter().map(begin).collect::<Result<_, _>>()?,
             is_damaged: !self.survey.recovered.is_usable(),
-            is_end_known: self.survey.is_end_known && !self.is_copy,
+            is_end_known: self.survey.is_end_known,
         })
     }
 
