@@ -56,7 +56,7 @@ fn a_log_takes_what_it_lacks_from_another_folder() {
         dry.status.success() && shown.contains("and is damaged") && shown.contains("use --yes"),
         "{shown}"
     );
-    assert!(shown.contains("log: would take 1 message from") && !shown.contains("missing"), "{shown}");
+    assert!(shown.contains(&format!("from {from}, from 0/")) && !shown.contains("missing"), "{shown}");
     assert_eq!(messages(&own), found, "nothing was changed");
     let done = recover(&format!("--from {from} --yes --json"));
     let report: serde_json::Value =
@@ -70,7 +70,8 @@ fn a_log_takes_what_it_lacks_from_another_folder() {
         let of = taken.iter().filter(|part| part["folder"] == folder.to_str().unwrap());
         of.map(|part| part["messages"].as_u64().unwrap()).sum()
     };
-    assert_eq!((counts(&other), counts(&own)), (1, (all - found - 1) as u64), "{report}");
+    assert!(counts(&other) >= 1 && counts(&own) >= 1, "{report}");
+    assert_eq!(counts(&other) + counts(&own), (all - found) as u64, "{report}");
     assert_eq!(messages(&own), all);
 
     let refused = recover(&format!("--from {}", own.display()));

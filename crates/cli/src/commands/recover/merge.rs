@@ -74,7 +74,7 @@ fn print(merge: &LogMerge, is_done: bool) {
     ));
     for other in &merge.others {
         output::line(format_args!(
-            "the log in {}, of node {}, goes up to view {}, and is {}",
+            "the log in {}, of {}, goes up to view {}, and is {}",
             other.folder.display(),
             other.node,
             other.view,

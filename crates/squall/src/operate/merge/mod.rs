@@ -71,7 +71,7 @@ pub struct LogMerge {
 /// use squall::recovery::MergedFolder;
 ///
 /// fn line(folder: &MergedFolder) -> String {
-///     format!("{}: node {}, up to view {}", folder.folder.display(), folder.node, folder.view)
+///     format!("{}: {}, up to view {}", folder.folder.display(), folder.node, folder.view)
 /// }
 /// # let _ = line;
 /// ```

@@ -226,27 +226,27 @@ pub(super) fn difference<D: Disk>(
                 found = found.filter(|found| found.at <= at).or(Some(Difference { sources, at }));
             }
         };
-        let mut messages = Vec::new();
+        let mut known = Vec::new();
         for (source, folder) in folders.iter().enumerate() {
-            let mut own = BTreeSet::new();
+            let (mut messages, mut ranges) = (BTreeSet::new(), SequenceRanges::default());
             for frame in folder.held.frames(id, view, range.clone()) {
+                ranges.add(frame.from, frame.to);
                 folder.read_frame(frame.place, id, view, &mut |record| {
                     let sequence = record.position.sequence;
                     if range.contains(&sequence) {
-                        own.insert(sequence);
+                        messages.insert(sequence);
                         note(source, sequence, content_of(record));
                     }
                 })?;
             }
-            messages.push(own);
+            known.push((messages, ranges));
         }
         // A message here that is a null there.
         for (sequence, (source, _)) in &contents {
-            let knows_null = |(other, own): &(usize, &BTreeSet<u64>)| {
-                let place = *sequence..*sequence + 1;
-                !own.contains(sequence) && folders[*other].held.frames(id, view, place).next().is_some()
+            let knows_null = |(_, (messages, ranges)): &(usize, &(BTreeSet<u64>, SequenceRanges))| {
+                !messages.contains(sequence) && ranges.reach(*sequence) > *sequence
             };
-            if let Some((other, _)) = messages.iter().enumerate().find(knows_null) {
+            if let Some((other, _)) = known.iter().enumerate().find(knows_null) {
                 let at = LogPosition { view, sequence: *sequence };
                 let sources = [*source, other];
                 found = found.filter(|found| found.at <= at).or(Some(Difference { sources, at }));
