@@ -182,7 +182,8 @@ fn a_log_is_compacted_behind_checkpoints() {
     let mut wrong = configs[0].clone();
     wrong.subgroups.get_mut("shelves").expect("it is there").retain =
         Some(Retention { automatic: true, ..Retention::default() });
-    for (config, words) in [(&configs[0], "can be read: move"), (&wrong, "They had states, of an object")] {
+    for (config, words) in [(&configs[0], "can be read: take one"), (&wrong, "They had states, of an object")]
+    {
         let error = expected_loss(config).expect_err("they are lost").to_string();
         assert!(error.contains(words), "{error}");
         let error = Group::join(config.clone()).expect_err("they are lost").to_string();
