@@ -6,3 +6,4 @@ mod reads;
 mod recovery;
 mod register;
 mod repair;
+mod subgroups;
