@@ -5,7 +5,7 @@
 //! see one set: that of the present configuration, which all processes that take part have. A shard that is removed is gone, as if it had
 //! never been. One that is added has always been there, and empty: it has no members in views of before, and all that a log may have of it
 //! is void, since a shard of the same name may have been removed earlier, and a process that was away then has its records still. In the
-//! list of ended views it begins again behind the last one, and so it does in the end of the present view, whoever has proposed that.
+//! list of ended views it begins again behind the last one, and so it does in the end of the present view, also if that was proposed before.
 //!
 //! The map depends on the view and on the sets alone, so that processes that know the same view have the same of it afterwards.
 
@@ -151,7 +151,7 @@ mod tests {
         }
     }
 
-    /// There and back: what has stayed in between is as it was.
+    /// A set that comes back: what has stayed in between is as it was.
     #[test]
     fn a_set_that_comes_back_has_what_stayed() {
         for (from, to) in (0..64 * 64).map(|pair| (names(pair / 64), names(pair % 64))) {

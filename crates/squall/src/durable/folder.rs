@@ -19,7 +19,7 @@ use super::found::last_before;
 use super::index::LogIndex;
 use super::process_log::{ProcessLog, SharedDisk};
 use super::subgroup_log::time_ns;
-use super::subgroups::{PendingChange, SubgroupNumbers, SubgroupPlan, shards};
+use super::subgroups::{FolderPlan, PendingChange, SubgroupNumbers, shards};
 use crate::config::{Config, Ranks, SubgroupConfig};
 use crate::error::LogFolderError;
 
@@ -80,7 +80,7 @@ fn open_as(
         say_new(&folder, path_was_there);
     }
     let value = storage.register().ok_or_else(|| failed(StorageError::RegisterLost))?;
-    let plan = SubgroupPlan::new(config, &folder, value)?;
+    let plan = FolderPlan::new(config, &folder, value)?;
     plan.write(&storage).map_err(failed)?;
     if let Some(pending) = &plan.pending {
         say_changed(&folder, config, pending);

@@ -60,4 +60,4 @@ pub(crate) use index::LogIndex;
 pub(crate) use lender::{BorrowedLog, LogBorrower, LogLender};
 pub(crate) use process_log::{LogMember, ProcessLog};
 pub(crate) use subgroup_log::time_ns;
-pub(crate) use subgroups::{SubgroupPlan, durable_layout, shards};
+pub(crate) use subgroups::{FolderPlan, durable_layout, shards};

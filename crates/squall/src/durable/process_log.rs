@@ -22,7 +22,7 @@ use super::log_signals::LogSignals;
 use super::register_file::RegisterFile;
 use super::register_thread::RegisterThread;
 use super::subgroup_log::SubgroupLog;
-use super::subgroups::{SubgroupNumbers, SubgroupPlan};
+use super::subgroups::{FolderPlan, SubgroupNumbers};
 use crate::error::{GroupError, LogFolderError};
 
 /// The disk of a log: a folder, or in tests a simulated one.
@@ -112,7 +112,7 @@ impl ProcessLog {
     /// behind it, if its register knows a view: that remembers the damage from now on, so that others repair what is missing \[T9\].
     pub(super) fn start(
         storage: Storage<SharedDisk>,
-        SubgroupPlan { register: mut found, numbers, pending, .. }: SubgroupPlan,
+        FolderPlan { register: mut found, numbers, pending, .. }: FolderPlan,
         (mut recovered, index): (Recovered, LogIndex),
         folder: PathBuf,
         timeout: std::time::Duration,

@@ -10,7 +10,7 @@
 //! 1. A subgroup that the configuration lacks must be in [`StorageConfig::removed`](crate::config::StorageConfig::removed), else the folder is
 //!    refused and nothing is written.
 //! 2. The register in terms of the new set ([`Register::with_shards`]) is written *beside* the one before, with new numbers for what is added
-//!    ([`SubgroupPlan::write`]). All changes in the present view (starts, promises, votes) go there. Members with another set are refused.
+//!    ([`FolderPlan::write`]). All changes in the present view (starts, promises, votes) go there. Members with another set are refused.
 //! 3. The first register of a later view takes the place of both ([`RegisterFile`](super::register_file::RegisterFile)): the group has that
 //!    view with the new set. In the same write the numbers of what was removed are retired.
 //! 4. Checkpoints of retired numbers are removed, and their records hold no segments any more.
@@ -42,7 +42,7 @@ pub(crate) struct SubgroupNumbers(Vec<(SubgroupId, u32)>);
 
 /// What a folder has in terms of the subgroups of the configuration, and what is to be written before it is used.
 #[derive(Debug)]
-pub(crate) struct SubgroupPlan {
+pub(crate) struct FolderPlan {
     /// None if the process has not begun one.
     pub(crate) register: Option<Register>,
     pub(crate) numbers: SubgroupNumbers,
@@ -87,7 +87,7 @@ impl SubgroupNumbers {
     }
 }
 
-impl SubgroupPlan {
+impl FolderPlan {
     /// The plan for a folder whose register is `found`. Nothing is written.
     ///
     /// # Errors

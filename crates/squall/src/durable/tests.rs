@@ -52,7 +52,7 @@ fn start_by_clock(
     let recovered = storage.recover(&mut |_, _| ()).expect("it can be read");
     let numbers = SubgroupNumbers::same(0..10);
     let index = LogIndex::new(numbers.clone());
-    let plan = SubgroupPlan::without_register(numbers, &storage);
+    let plan = FolderPlan::without_register(numbers, &storage);
     ProcessLog::start(storage, plan, (recovered, index), "/logs/m".into(), timeout, clock)
         .expect("the disk works")
 }

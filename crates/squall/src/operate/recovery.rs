@@ -31,7 +31,7 @@ use squall_transports::bootstrap::BootstrapError;
 
 use crate::config::{Address, Config};
 use crate::durable::discarder::begin_when_opened;
-use crate::durable::{self, LogIndex, SubgroupPlan};
+use crate::durable::{self, FolderPlan, LogIndex};
 use crate::error::{GroupError, LogFolderError};
 use crate::operate::calls::{RestartAnswer, RestartCall, RestartProcess, is_heard};
 use crate::operate::inquiry::{self, MemberStatus, StatusQuestion};
@@ -208,7 +208,7 @@ pub fn expected_loss(config: &Config) -> Result<ExpectedLoss, RecoveryError> {
     let failed = |cause| LogFolderError::Storage { folder: folder.clone(), cause: Box::new(cause) };
     let storage = Storage::inspect(FileDisk::inspect(&folder), LogSettings::DEFAULT).map_err(failed)?;
     let value = storage.register().ok_or_else(|| failed(StorageError::RegisterLost))?;
-    let SubgroupPlan { register, numbers, pending, .. } = SubgroupPlan::new(config, &folder, value)?;
+    let FolderPlan { register, numbers, pending, .. } = FolderPlan::new(config, &folder, value)?;
     let register = register.filter(|register| !register.view().members.is_empty());
     let mut register = register.ok_or_else(no_log)?;
     let mut index = LogIndex::new(numbers.clone());

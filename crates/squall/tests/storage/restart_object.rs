@@ -175,7 +175,7 @@ fn an_object_is_added_beside_logs() {
         for config in &configs[..3] {
             let (config, all) = (only(config), &all);
             scope.spawn(move || {
-                let mut group = Group::join(config).expect("the group starts");
+                let group = Group::join(config).expect("the group starts");
                 wait_until("all are in the view", || group.members() == 3);
                 all.wait();
             });

@@ -74,7 +74,7 @@ impl Drop for ChildMember {
 }
 
 /// Starts the members in processes, kills all of them after `delay` or when all are ready; returns how many were, how long they took, and
-/// what those said that were refused.
+/// the reasons of those that were refused.
 fn start_and_kill(path: &str, group: &str, sets: Sets, delay: Duration) -> (usize, Duration, Vec<String>) {
     let began = Instant::now();
     let mut members = [0, 1, 2].map(|rank| ChildMember::start(path, group, rank, sets));
@@ -103,7 +103,7 @@ fn start_and_kill(path: &str, group: &str, sets: Sets, delay: Duration) -> (usiz
 }
 
 /// All members are killed at any time of a start with a changed set; the next start has that set or another one. What was delivered is there,
-/// and who cannot start says why.
+/// and a member that cannot start says why.
 #[test]
 fn starts_that_are_killed_lose_nothing() {
     let folder = TestFolder::new("subgroups-killed");

@@ -20,8 +20,8 @@ fn config(names: &[&str], removed: &[&str]) -> Config {
     Config { storage: Some(StorageConfig { removed, ..StorageConfig::new("logs") }), ..config }
 }
 
-fn plan(config: &Config, found: &RegisterValue) -> Result<SubgroupPlan, LogFolderError> {
-    SubgroupPlan::new(config, Path::new("logs/rank-0"), found.clone())
+fn plan(config: &Config, found: &RegisterValue) -> Result<FolderPlan, LogFolderError> {
+    FolderPlan::new(config, Path::new("logs/rank-0"), found.clone())
 }
 
 /// The register of the only member of a view.
