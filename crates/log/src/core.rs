@@ -409,6 +409,11 @@ impl LogCore {
         raise(&mut self.covered, subgroup, position);
     }
 
+    /// Takes note that nothing of a subgroup is needed, since the log has it no more [W17].
+    pub fn handle_retired(&mut self, subgroup: u32) {
+        self.handle_checkpoint(subgroup, LogPosition::MAX);
+    }
+
     /// The oldest segments whose records checkpoints cover, as long as the first frame behind them is on the disk: else the log would
     /// begin with nothing, and what is missing in a damaged one would be forgotten before it is repaired. A segment without records is not
     /// needed either, but goes only with a later one that has some: it may be damaged, and have what the log does not lead to.

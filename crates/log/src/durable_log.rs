@@ -96,7 +96,8 @@ impl<D: Disk + Send + Sync + 'static> DurableLog<D> {
     ) -> Result<Self, StorageError> {
         let life = storage.begin_life()?;
         let (settings, log) = (*storage.settings(), storage.identity().log);
-        let core = LogCore::new(settings, log, life, recovered);
+        let mut core = LogCore::new(settings, log, life, recovered);
+        storage.retired().into_iter().for_each(|subgroup| core.handle_retired(subgroup));
         let state = Mutex::new(State {
             core,
             preparing: None,
@@ -126,14 +127,29 @@ impl<D: Disk + Send + Sync + 'static> DurableLog<D> {
         &self.shared.storage
     }
 
-    /// Replaces what the protocol keeps in the register ([`RegisterValue::protocol`](crate::RegisterValue::protocol)), and returns when
-    /// it is on the disk.
+    /// Replaces what the protocol keeps in the register ([`RegisterValue::set_protocol`](crate::RegisterValue::set_protocol)), and returns
+    /// when it is on the disk.
     ///
     /// # Errors
     /// If it is too long, or the disk fails: then either value may be found later.
     pub fn write_register(&self, protocol: Vec<u8>) -> Result<(), DiskError> {
-        let written = self.storage().change_register(|register| register.protocol = protocol);
+        let written = self.storage().change_register(|register| register.set_protocol(protocol));
         written.map(drop).map_err(disk_error)
+    }
+
+    /// Replaces what the protocol keeps in the register, and has a changed set of subgroups count from now on
+    /// ([`RegisterValue::settle`](crate::RegisterValue::settle)). When this returns it is on the disk, and subgroups that are not in the set
+    /// have no checkpoints and hold no segments any more.
+    ///
+    /// # Errors
+    /// If it is too long, or the disk fails: then either value may be found later.
+    pub fn settle_register(&self, protocol: Vec<u8>) -> Result<(), DiskError> {
+        let written = self.storage().change_register(|register| register.settle(protocol));
+        written.map_err(disk_error)?;
+        let retired = self.storage().drop_retired()?;
+        let mut state = self.shared.state();
+        retired.into_iter().for_each(|subgroup| state.core.handle_retired(subgroup));
+        Ok(())
     }
 
     /// Takes a record, and returns how many records of this life are persisted when it is.

@@ -9,12 +9,16 @@ use crate::disk::{DiskCause, DiskError};
 use crate::names;
 use crate::record::LogPosition;
 use crate::segment::LogBase;
+use crate::subgroups::LogSubgroups;
 
 /// The version of the format. A folder of a newer one is refused.
 ///
 /// Version 2: the register says what has been recycled. A folder of version 1, in which nothing was, is read, and has version 2 when
 /// it has been opened for writing.
-pub const FORMAT: u32 = 2;
+///
+/// Version 3: the register has the names of the durable subgroups. A folder of an earlier version, in which the subgroups were known by their
+/// places, is read.
+pub const FORMAT: u32 = 3;
 
 /// What a folder belongs to, and the sizes that it keeps.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,6 +51,8 @@ pub struct RegisterValue {
     /// Up to which position records of each subgroup are not here any more: they were recycled, or a checkpoint of another process has taken
     /// their place. An older checkpoint has no log behind it.
     pub recycled: BTreeMap<u32, LogPosition>,
+    /// The durable subgroups.
+    pub subgroups: LogSubgroups,
 }
 
 /// Why bytes are no identity.
@@ -105,14 +111,24 @@ impl LogIdentity {
 impl RegisterValue {
     /// Returns the register of a log that has never been opened.
     #[must_use]
-    pub const fn new(log: u64, segment: u32) -> Self {
+    pub fn new(log: u64, segment: u32) -> Self {
         let base = LogBase::new(segment);
-        Self { log, life: 0, base, protocol: Vec::new(), recycled: BTreeMap::new() }
+        Self {
+            log,
+            life: 0,
+            base,
+            protocol: Vec::new(),
+            recycled: BTreeMap::new(),
+            subgroups: LogSubgroups::default(),
+        }
     }
 
     /// Whether records that were read between both belong to both.
     pub(crate) fn is_of_same_log(&self, other: &Self) -> bool {
-        (&self.base, &self.recycled, &self.protocol) == (&other.base, &other.recycled, &other.protocol)
+        let parts = |value: &Self| {
+            (value.base, value.recycled.clone(), value.protocol.clone(), value.subgroups.clone())
+        };
+        parts(self) == parts(other)
     }
 
     /// Writes the register.
@@ -124,11 +140,17 @@ impl RegisterValue {
     /// Reads a register. Fuzzed as `register`.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        // A register of version 1 ends before what version 2 has added.
-        postcard::from_bytes(bytes).ok().or_else(|| {
-            let (log, life, base, protocol) = postcard::from_bytes(bytes).ok()?;
-            Some(Self { log, life, base, protocol, recycled: BTreeMap::new() })
-        })
+        // A register of an earlier version ends before what a later one has added.
+        let earlier = |recycled: bool| {
+            let (log, life, base, protocol, recycled) = if recycled {
+                postcard::from_bytes(bytes).ok()?
+            } else {
+                let (log, life, base, protocol) = postcard::from_bytes(bytes).ok()?;
+                (log, life, base, protocol, BTreeMap::new())
+            };
+            Some(Self { log, life, base, protocol, recycled, subgroups: LogSubgroups::default() })
+        };
+        postcard::from_bytes(bytes).ok().or_else(|| earlier(true)).or_else(|| earlier(false))
     }
 }
 
@@ -151,16 +173,21 @@ mod tests {
         assert_eq!(RegisterValue::from_bytes(&earlier), Some(register.clone()), "version 1");
         let recycled = [(4, LogPosition { view: 2, sequence: 9 })].into();
         let register = RegisterValue { recycled, ..register };
+        let earlier = postcard::to_stdvec(&(7_u64, 3_u64, base, &register.protocol, &register.recycled));
+        let read = RegisterValue::from_bytes(&earlier.expect("it fits"));
+        assert_eq!(read, Some(register.clone()), "version 2");
+        let subgroups = LogSubgroups { numbers: [("orders".into(), 3)].into(), next: 4, change: None };
+        let register = RegisterValue { subgroups, ..register };
         assert_eq!(RegisterValue::from_bytes(&register.to_bytes()), Some(register));
     }
 
     #[test]
     fn a_newer_format_is_refused_with_words() {
         let mut bytes = identity().to_bytes();
-        bytes[0] = 3;
+        bytes[0] = 4;
         let error = LogIdentity::from_bytes(&bytes).expect_err("it is newer");
-        assert_eq!(error, IdentityError::Newer(3));
-        assert!(error.to_string().contains("format 3"), "{error}");
+        assert_eq!(error, IdentityError::Newer(4));
+        assert!(error.to_string().contains("format 4"), "{error}");
         assert_eq!(LogIdentity::from_bytes(b"abc"), Err(IdentityError::Unreadable));
     }
 }

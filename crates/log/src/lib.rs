@@ -11,7 +11,7 @@
 //! |---|---|
 //! | `LOCK` | locked by the running process, which it names |
 //! | `identity` | cluster, member, the log's random id, the sizes ([`LogIdentity`]), behind the version of the format |
-//! | `register` | where the log begins, its life, and what the protocol keeps of views and votes ([`RegisterValue`]) |
+//! | `register` | where the log begins, its life, what the protocol keeps of views and votes, and the durable subgroups ([`RegisterValue`], [`LogSubgroups`]) |
 //! | `log/NNNNNNNNNN.segment` | frames, in ascending order |
 //! | `BACKUP` | only in a copy that [`back_up`] has made, which is no process's folder |
 //! | `aside/` | what [`repair`] has moved away |
@@ -44,7 +44,7 @@
 //!
 //! # Invariants
 //!
-//! They are in docs/invariants.md, [W1]–[W16], with the mutations that break them. The simulator's scenario `log` runs what ships on
+//! They are in docs/invariants.md, [W1]–[W17], with the mutations that break them. The simulator's scenario `log` runs what ships on
 //! [`SimDisk`]. Beyond the invariants: a full *last* frame that rots, or is lost by a disk that reports success, leaves no trace, and
 //! the log is found torn or clean without it. No log can know; the group does.
 
@@ -76,6 +76,7 @@ mod segment;
 mod settings;
 mod sim_disk;
 mod storage;
+mod subgroups;
 mod verdict;
 mod watched_disk;
 
@@ -97,5 +98,6 @@ pub use crate::segment::{LogBase, Recycling, SegmentContents};
 pub use crate::settings::LogSettings;
 pub use crate::sim_disk::{DiskFault, FaultStruck, SimDisk};
 pub use crate::storage::{LogBegin, Storage, StorageError, StorageOwner};
+pub use crate::subgroups::{LogSubgroups, SubgroupChange};
 pub use crate::verdict::{TailEvidence, TailVerdict};
 pub use crate::watched_disk::WatchedDisk;

@@ -18,6 +18,7 @@ use crate::record::{LogPosition, LogRecord};
 use crate::recovery::{FramePlace, LogSurvey, Recovered, RecoveredPart, follow, read_frame, recover, survey};
 use crate::segment::{LogBase, Recycling, raise};
 use crate::settings::LogSettings;
+use crate::subgroups::LogSubgroups;
 
 mod checkpoints;
 
@@ -384,7 +385,9 @@ impl<D: Disk> Storage<D> {
     /// If the disk fails, or is full.
     pub fn prepare(&self, segment: u32, recycle: Option<Recycling>) -> Result<(), StorageError> {
         let path = names::segment(segment);
-        if let Some(Recycling { segments, base, positions }) = recycle {
+        if let Some(Recycling { segments, base, mut positions }) = recycle {
+            let retired = self.retired();
+            positions.retain(|subgroup, _| !retired.contains(subgroup));
             // Before the register shows the new base, by which others forget where the records were: a reader finds that they are
             // gone, and not that there are none.
             let mut recycled = lock(&self.recycled);
@@ -438,12 +441,15 @@ impl<D: Disk> Storage<D> {
     /// # Errors
     /// If the disk fails: then either log may be found later.
     pub fn begin_anew(self, log: u64) -> Result<Self, StorageError> {
+        // Checkpoints keep their numbers.
+        let subgroups = self.register().map(|register| register.subgroups).unwrap_or_default();
         let identity = LogIdentity { log, ..self.identity };
         let (mut pair, _) = CopyPair::open(&self.disk, names::IDENTITY, self.settings.block)?
             .ok_or(IdentityError::Unreadable)?;
         pair.write(&self.disk, &identity.to_bytes())?;
         let first = self.disk.list(names::LOG)?.iter().filter_map(|name| names::parse_segment(name)).min();
-        let value = RegisterValue::new(log, first.unwrap_or(1));
+        let mut value = RegisterValue::new(log, first.unwrap_or(1));
+        value.subgroups = LogSubgroups { change: None, ..subgroups };
         CopyPair::create(&self.disk, names::REGISTER, self.settings.block, &value.to_bytes())?;
         Self::with_identity(self.disk, self.settings, identity)
     }

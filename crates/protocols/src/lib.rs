@@ -4,7 +4,7 @@
 //!
 //! docs/invariants.md states their numbered invariants: [`sst`] [S1]–[S5], [`multicast`] [O1]–[O7] and [N1]–[N7], [`group`]
 //! [L1]–[L2], [`membership`] [V1]–[V17] and [D1]–[D8], [`replica`] [A1]–[A18], [`admission`] [J1]–[J11], [`assembly`]
-//! [Q1]–[Q6], [`restart`] [T1]–[T21] and [P1]–[P3], [`ends`] [H1]–[H22], [`stream`] [E1]–[E10], [`rdmc`] [B1]–[B9],
+//! [Q1]–[Q6], [`restart`] [T1]–[T22] and [P1]–[P3], [`ends`] [H1]–[H22], [`stream`] [E1]–[E10], [`rdmc`] [B1]–[B9],
 //! [`genuine`] [G1]–[G19].
 #![forbid(unsafe_code)]
 

@@ -5,7 +5,8 @@ use std::process::{Command, Output};
 use std::sync::mpsc::{TryRecvError, channel};
 
 use squall_log::{
-    DurableLog, FileDisk, LogPosition, LogRecord, LogSettings, RecordKind, Storage, StorageOwner,
+    DurableLog, FileDisk, LogPosition, LogRecord, LogSettings, LogSubgroups, RecordKind, Storage,
+    StorageOwner,
 };
 
 fn squall(what: &str, folder: &Path, json: bool) -> Output {
@@ -87,6 +88,38 @@ fn a_log_is_shown_and_its_damage_is_found() {
     let text = String::from_utf8_lossy(&verified.stdout).into_owned();
     assert!(!verified.status.success() && text.contains("damaged"), "{text}");
     assert!(text.contains("good up to frame 0x10000000001, which ends in segment 1 at 8192"), "{text}");
+    std::fs::remove_dir_all(&folder).expect("it can be removed");
+}
+
+/// Subgroups are shown with the names that the folder has noted; those that it has no more are neither lost nor damage.
+#[test]
+fn subgroups_have_their_names() {
+    let folder = folder("names");
+    let owner = StorageOwner { cluster: "shop".into(), member: "a".into() };
+    let settings = LogSettings { segment_bytes: 64 << 10, ..LogSettings::DEFAULT };
+    let change = |numbers: &[(&str, u32)]| {
+        let disk = FileDisk::open(&folder).expect("the folder can be used");
+        let storage = Storage::open(disk, &owner, settings, 7).expect("it is its own");
+        let numbers = numbers.iter().map(|(name, number)| ((*name).to_owned(), *number)).collect();
+        let noted = storage.change_register(|register| {
+            register.subgroups = LogSubgroups { numbers, next: 4, change: None };
+            register.recycled.insert(3, LogPosition { view: 4, sequence: 1 });
+        });
+        noted.expect("the disk works");
+    };
+    let verified = || {
+        let verified = squall("verify", &folder, false);
+        (verified.status.success(), String::from_utf8_lossy(&verified.stdout).into_owned())
+    };
+    change(&[("orders", 2), ("audit", 3)]);
+    let (is_good, text) = verified();
+    assert!(!is_good && text.contains("subgroup 3 (audit): its first records were removed"), "{text}");
+    assert!(text.contains("subgroup 2 (orders): up to view/sequence 4/2"), "{text}");
+    change(&[("audit", 1)]);
+    let (is_good, text) = verified();
+    assert!(is_good && text.contains("subgroup 2 (removed): checkpoints at 4/2"), "{text}");
+    let listed = json(&squall("ls", &folder, true));
+    assert_eq!(listed["names"], serde_json::json!({ "1": "audit" }));
     std::fs::remove_dir_all(&folder).expect("it can be removed");
 }
 

@@ -173,6 +173,32 @@ impl<D: Disk> Storage<D> {
         Ok(())
     }
 
+    /// Returns the numbers of the subgroups that the log has no more.
+    pub fn retired(&self) -> BTreeSet<u32> {
+        self.register().map(|register| register.subgroups.retired()).unwrap_or_default()
+    }
+
+    /// Removes the checkpoints of subgroups that the log has no more, and returns the numbers of all of these. A crash in between is no harm
+    /// if this is repeated.
+    ///
+    /// # Errors
+    /// If the disk fails.
+    pub fn drop_retired(&self) -> Result<BTreeSet<u32>, DiskError> {
+        let retired = self.retired();
+        lock(&self.checkpoints).retain(|subgroup, _| !retired.contains(subgroup));
+        lock(&self.recycled).retain(|subgroup, _| !retired.contains(subgroup));
+        let is_noted = |register: RegisterValue| register.recycled.keys().any(|it| retired.contains(it));
+        if self.register().is_some_and(is_noted) {
+            // A segment was recycled while they became so.
+            self.change_register(|register| register.recycled.retain(|it, _| !retired.contains(it)))
+                .map_err(disk_error)?;
+        }
+        for subgroup in &retired {
+            self.remove_checkpoints(*subgroup, &mut |_| false)?;
+        }
+        Ok(retired)
+    }
+
     /// Removes the checkpoints of a subgroup but for those that are kept, and returns when a crash cannot bring them back.
     pub(super) fn remove_checkpoints(
         &self,

@@ -6,4 +6,5 @@ mod reads;
 mod recovery;
 mod register;
 mod repair;
+mod subgroups;
 mod survey;

@@ -99,8 +99,7 @@ impl LogState {
         let log = &self.shards[shard];
         let ViewRecord { view, chain } = record;
         // [T19] Of views before the list the own records may be too many or too few.
-        let known = if chain.begun_again(shard) > 0 { 0 } else { chain.first() };
-        if log.base.view < known && !mutant!(TrustUncheckedViews) {
+        if log.base.view < chain.known_since(shard) && !mutant!(TrustUncheckedViews) {
             return Some(FetchRequest::Checkpoint { shard, from: chain.first(), to: view.number });
         }
         let lacks = |(view, trim): &(u64, u64)| *view >= log.base.view && log.count(*view) < *trim;

@@ -6,6 +6,7 @@ use super::member::{RestartMembers, Restarter};
 use super::message::RestartReport;
 use super::mutation;
 use super::placement::keep_holders;
+use super::view_chain::LOST;
 use super::view_end::{EndOrigin, ViewEnd, Vote, copies_needed};
 use crate::coverage::{Point, reach};
 use crate::ends::Ballot;
@@ -175,7 +176,8 @@ impl Restarter {
             };
             trim.unwrap_or(0)
         };
-        let trims = view.shards.iter().enumerate().map(shard_trim).collect();
+        let mut trims: Vec<u64> = view.shards.iter().enumerate().map(shard_trim).collect();
+        self.added.iter().for_each(|shard| trims[*shard] = LOST);
         let stay = promised.iter().map(|rank| view.members[rank]).collect();
         let next = self.placement.view(view.number + 1, stay);
         let none = vec![false; view.shards.len()];

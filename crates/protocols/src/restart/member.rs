@@ -17,6 +17,7 @@ use super::transfer::{LogTransfer, TransferSettings};
 use super::view_end::{DurableView, ViewEnd};
 use crate::coverage::{Point, reach};
 use crate::ends::Ballot;
+use crate::membership::RankSet;
 
 /// A process that restarts, or that waits to join.
 ///
@@ -60,6 +61,8 @@ pub struct Restarter {
     pub(super) others: usize,
     /// The process that knows another history of the group \[T21\].
     contradiction: Option<NodeId>,
+    /// Shards that are there since the present view has begun: they begin when it has ended \[T22\].
+    pub(super) added: Vec<usize>,
 }
 
 /// Reports of members of the view that is to end, by rank.
@@ -136,7 +139,13 @@ impl Restarter {
             stepped_at: now,
             others: 0,
             contradiction: None,
+            added: Vec::new(),
         }
+    }
+
+    /// Has shards begin when the present view ends, since they were added to the register in that view \[T22\].
+    pub fn add_shards(&mut self, added: &[usize]) {
+        self.added = added.to_vec();
     }
 
     /// Has this process wait for `count` others, as long as for absent members, before it ends a view although all members of that are here:
@@ -312,7 +321,7 @@ impl Restarter {
         self.log.cut(&self.file.wanted().record.chain);
         self.phase = RestartPhase::Recording;
         (self.lead, self.attempts, self.quorum_since, self.awaited) = (None, 0, None, None);
-        self.enter_at = None;
+        (self.enter_at, self.added) = (None, Vec::new());
     }
 
     fn step(&mut self, now: Instant) {
@@ -350,7 +359,7 @@ impl Restarter {
     /// process in does not wait for that \[T3\].
     fn on_recorded(&mut self, now: Instant) {
         let record = &self.file.wanted().record;
-        if self.file.wanted().is_member() {
+        if self.file.wanted().is_member() && !self.has_not_begun(&record.view) {
             let mut shards = record.view.shards_of(self.node());
             let is_whole = shards.all(|shard| self.log.durable().is_whole(shard, record));
             let enter_at = *self.enter_at.get_or_insert(now + self.settings.base);
@@ -363,6 +372,15 @@ impl Restarter {
         } else {
             self.phase = RestartPhase::Meeting;
         }
+    }
+
+    /// Whether a shard has no members in a view that has not begun, although the layout wants some \[T22\]. Such a view is not entered, but
+    /// ended, so that they are members of the next one. A group that has let this process in has begun it.
+    fn has_not_begun(&self, view: &DurableView) -> bool {
+        let wanted = || self.placement.view(view.number, view.members.clone());
+        let lacks_one = view.shards.iter().any(RankSet::is_empty);
+        let is_to_have = |(has, wants): (&RankSet, &RankSet)| has.is_empty() && !wants.is_empty();
+        self.asked.is_none() && lacks_one && view.shards.iter().zip(&wanted().shards).any(is_to_have)
     }
 
     /// A process that is no member asks a group that runs, once for each member that it hears \[T10\].

@@ -55,6 +55,11 @@
 //!   more: a folder was set back to an older copy of itself, and the group has continued from it. Neither is taken for the later one: a process
 //!   that meets the other history goes no further. One that could end its view without any other process waits for the others first.
 //!
+//! - \[T22\] *A changed set.* The durable shards may change while the group is down: each process maps its register before it meets others
+//!   ([`ShardChange`]). A shard that is added has no members in the present view, and nothing of what a log may have of it counts: it begins
+//!   when that view ends ([`Restarter::add_shards`]). A view in which it has none, since its end was proposed with the set before, is not
+//!   entered, but ended.
+//!
 //! # Promises
 //! \[P1\] What was delivered as durable anywhere is never lost, as long as a quorum \[T13\] comes back. \[P2\] All members serve the
 //! same prefix. \[P3\] A process fetches only what it lacks.
@@ -101,6 +106,7 @@ mod placement;
 mod register;
 mod register_writer;
 mod salvage;
+mod shard_change;
 mod taken;
 #[cfg(test)]
 mod tests;
@@ -123,6 +129,7 @@ pub use self::placement::DurablePlacement;
 pub use self::register::{Register, ViewRecord};
 pub use self::register_writer::RegisterWriter;
 pub use self::salvage::{Salvage, SalvageError, SalvagedShard};
+pub use self::shard_change::ShardChange;
 pub use self::taken::{TakenCounts, taken};
 pub use self::transfer::{LogTransfer, TransferSettings};
 pub use self::view_chain::ViewChain;

@@ -7,7 +7,7 @@ use super::mutation::{RestartMutation, with};
 use super::register::tests::view;
 use super::{
     Ballot, DurablePlacement, DurableView, EndOrigin, FetchRequest, LogState, Register, RestartAction,
-    RestartMessage, RestartReport, RestartSettings, Restarter, ViewEnd, ViewRecord, Vote,
+    RestartMessage, RestartReport, RestartSettings, Restarter, ShardChange, ViewEnd, ViewRecord, Vote,
 };
 use crate::membership::RankSet;
 
@@ -93,13 +93,17 @@ impl Bench {
 
     /// What node 0 proposes when these have answered, each with a vote; the other members are away.
     fn proposal(view: DurableView, answers: &[(u32, Option<Vote>)]) -> ViewEnd {
-        let mut bench = Self::new(0, view.clone(), false);
-        answers.iter().for_each(|(node, _)| bench.hear(*node, &report(&view, 1)));
+        Self::new(0, view.clone(), false).proposes(&view, answers)
+    }
+
+    fn proposes(self, view: &DurableView, answers: &[(u32, Option<Vote>)]) -> ViewEnd {
+        let mut bench = self;
+        answers.iter().for_each(|(node, _)| bench.hear(*node, &report(view, 1)));
         bench.pass(10);
         let promise = bench.lead();
         assert!(promise.is_some(), "a quorum is here");
         for (node, vote) in answers {
-            let answer = RestartReport { promise, vote: vote.clone(), ..report(&view, 2) };
+            let answer = RestartReport { promise, vote: vote.clone(), ..report(view, 2) };
             bench.hear(*node, &answer);
         }
         bench.reports.last().and_then(|report| report.proposal.clone()).expect("all have answered")
@@ -416,4 +420,58 @@ fn a_salvaged_log_restarts_alone() {
     let record = entered(&salvaged).expect("it is a majority");
     assert_eq!(record.view.members, [NodeId(1)]);
     assert_eq!(record.chain.trim_of(0, 0), Some(40));
+}
+
+/// \[T22\] A shard that was added in the view that ends begins in the next one: nothing counts of what a log may have of it.
+#[test]
+fn an_added_shard_begins_in_the_next_view() {
+    let present = DurableView { shards: vec![RankSet::all(3), RankSet::EMPTY], ..view(4, &[0, 1, 2]) };
+    let mut log = LogState::new(2);
+    (0..2).for_each(|shard| log.raise(shard, 4, 7));
+    let register = Register::new(1, NodeId(0), present.clone());
+    let mut bench = Bench::with(register.clone(), log.clone(), false);
+    bench.restarter.add_shards(&[1]);
+    let end = bench.proposes(&present, &[(1, None), (2, None)]);
+    assert_eq!(end.next.shards, [RankSet::all(3); 2]);
+    let next = register.record.next(&end);
+    assert_eq!([0, 1].map(|shard| next.chain.trim_of(4, shard)), [Some(7), Some(0)]);
+    assert_eq!([0, 1].map(|shard| next.chain.begun_again(shard)), [0, 5]);
+    log.cut(&next.chain);
+    assert_eq!([0, 1].map(|shard| log.shards[shard].count(4)), [7, 0]);
+    // It is whole although its checkpoint of before does not count, and the list does not reach back.
+    log.cover(1, super::LogStart::of_view(3));
+    log.cut(&next.chain);
+    assert!(log.is_whole(1, &next));
+}
+
+/// \[T22\] An end that was proposed with the set before may have been decided. The view that follows has no members of the added shard, which
+/// would lose what is sent there: it is ended, and the next one is entered.
+#[test]
+fn a_view_without_the_members_of_a_shard_is_not_entered() {
+    let mut before = Register::new(1, NodeId(0), view(0, &[0]));
+    assert!(before.vote(vote(Ballot::live(0), &[0], 1, EndOrigin::Live)));
+    let change = ShardChange::new(&["orders"], &["audit", "orders"]);
+    let register = before.with_shards(&change, 2);
+    let mut bench = Bench::with(register, LogState::new(2), false);
+    bench.restarter.add_shards(&[0]);
+    (0..20).for_each(|_| bench.pass(10));
+    let numbers: Vec<u64> = bench.written.iter().map(|register| register.view().number).collect();
+    assert!(numbers.contains(&1), "{numbers:?}");
+    let ViewRecord { view, chain } = bench.entered.expect("it is alone");
+    assert_eq!((view.number, view.shards), (2, vec![RankSet::of(0); 2]));
+    assert_eq!([0, 1].map(|shard| chain.begun_again(shard)), [1, 0]);
+    // A group that runs has begun the view: its layout is what counts.
+    let waits = Register::new(
+        1,
+        NodeId(0),
+        DurableView { shards: vec![RankSet::EMPTY; 2], ..DurableView::default() },
+    );
+    let mut joins = Bench::with(waits, LogState::new(2), false);
+    let unplaced = DurableView { shards: vec![RankSet::EMPTY, RankSet::all(2)], ..self::view(3, &[0, 1]) };
+    let live = RestartReport { is_live: true, counts: Vec::new(), whole: Vec::new(), ..report(&unplaced, 1) };
+    joins.hear(1, &live);
+    let record = ViewRecord { chain: super::ViewChain::new(3), view: unplaced };
+    joins.restarter.handle_message(joins.now, NodeId(1), RestartMessage::Views(Box::new(record.clone())));
+    joins.drive();
+    assert_eq!(joins.entered, Some(record));
 }

@@ -26,6 +26,33 @@ impl ViewChain {
         Self { first, end: first, views: Vec::new(), trims: Vec::new() }
     }
 
+    /// The list of the views `first..end` of `shards` shards, in which `counted` counts, and what `last` notes of the last view, if there is
+    /// one.
+    pub(super) fn of_counted(
+        first: u64,
+        end: u64,
+        shards: usize,
+        counted: impl Iterator<Item = (u64, Vec<u64>)>,
+        last: impl Fn(&mut Vec<u64>),
+    ) -> Self {
+        let mut chain = Self::new(first);
+        let mut trims = vec![0; shards];
+        for (view, counts) in counted {
+            if view + 1 == end {
+                trims = counts;
+            } else {
+                chain.end = view;
+                chain.push(&counts);
+            }
+        }
+        if first < end {
+            last(&mut trims);
+            chain.end = end - 1;
+            chain.push(&trims);
+        }
+        chain
+    }
+
     /// The list of the views `first..end` in which nothing counts but in those of `views`, each with its part of `trims`; `None` if
     /// it has another form.
     pub(super) fn from_parts(first: u64, end: u64, views: Vec<u64>, trims: Vec<u64>) -> Option<Self> {
@@ -83,6 +110,12 @@ impl ViewChain {
         lost.map_or(0, |(view, _)| view + 1)
     }
 
+    /// The view from which on the list says all that counts of a shard: the first one, or 0 if the shard begins again in the list.
+    #[must_use]
+    pub fn known_since(&self, shard: usize) -> u64 {
+        if self.begun_again(shard) > 0 { 0 } else { self.first }
+    }
+
     /// The views of the list in which something counts, each with the trims of all shards.
     pub fn counted(&self) -> impl Iterator<Item = (u64, &[u64])> + '_ {
         self.views.iter().copied().zip(self.trims.chunks_exact(self.shards().max(1)))
@@ -94,12 +127,21 @@ impl ViewChain {
         self.counted().map(move |(view, trims)| (view, trims[shard])).filter(counts)
     }
 
-    /// Whether both lists have a view that ends differently in each.
+    /// Whether both lists have a view that ends differently in each, in a shard that does not begin again later in one of them.
     #[must_use]
     pub fn contradicts(&self, other: &Self) -> bool {
+        let shards = self.shards().max(other.shards());
+        let begun = |shard| self.begun_again(shard).max(other.begun_again(shard));
+        let begun: Vec<u64> = (0..shards).map(begun).collect();
         let shared = self.first.max(other.first)..self.end.min(other.end);
+        let counts = |(view, trims): (u64, &[u64])| {
+            let shards = trims.iter().zip(&begun).enumerate();
+            let counts = shards.filter(|(_, (trim, begun))| **trim > 0 && view >= **begun);
+            counts.map(|(shard, (trim, _))| (view, shard, *trim)).collect::<Vec<_>>()
+        };
         let is_shared = |(view, _): &(u64, &[u64])| shared.contains(view);
-        !self.counted().filter(is_shared).eq(other.counted().filter(is_shared))
+        let all = |chain: &Self| chain.counted().filter(is_shared).flat_map(counts).collect::<Vec<_>>();
+        all(self) != all(other)
     }
 
     /// Takes over what another list has of earlier views, if the lists meet; false if there is nothing.
@@ -110,8 +152,24 @@ impl ViewChain {
             self.views.splice(..0, other.views[..place].iter().copied());
             self.trims.splice(..0, other.trims[..place * other.shards()].iter().copied());
             self.first = other.first;
+            self.drop_void();
         }
         is_more
+    }
+
+    /// Forgets what counted of a shard before it began again: the list that was taken over may not know that.
+    fn drop_void(&mut self) {
+        let shards = self.shards();
+        let begun: Vec<u64> = (0..shards).map(|shard| self.begun_again(shard)).collect();
+        if begun.iter().all(|view| *view == 0) {
+            return;
+        }
+        let whole = std::mem::take(self);
+        let kept = |(view, trims): (u64, &[u64])| {
+            let is_void = |shard: usize| view + 1 < begun[shard];
+            (view, (0..shards).map(|shard| if is_void(shard) { 0 } else { trims[shard] }).collect())
+        };
+        *self = Self::of_counted(whole.first, whole.end, shards, whole.counted().map(kept), |_| ());
     }
 
     /// Forgets all views before `view`.
@@ -190,6 +248,24 @@ mod tests {
         assert_eq!(cut, whole);
         cut.forget_before(99);
         assert_eq!(cut, chain(6, 6));
+    }
+
+    /// A list that is taken over may say of a shard what was before it began again: that is void, and contradicts nothing.
+    #[test]
+    fn what_was_before_a_shard_began_again_is_void() {
+        let mut later = ViewChain::new(13);
+        later.push(&[4, LOST]);
+        later.push(&[0, 2]);
+        let mut earlier = ViewChain::new(10);
+        [[1, 5], [0, 6], [2, 0], [4, 3]].iter().for_each(|trims| earlier.push(trims));
+        assert!(!later.contradicts(&earlier) && !earlier.contradicts(&later));
+        assert!(later.extend(&earlier));
+        let mut expected = ViewChain::new(10);
+        [[1, 0], [0, 0], [2, 0], [4, LOST], [0, 2]].iter().for_each(|trims| expected.push(trims));
+        assert_eq!(later, expected);
+        let mut other = ViewChain::new(12);
+        [[3, 0], [4, 0], [0, 2]].iter().for_each(|trims| other.push(trims));
+        assert!(later.contradicts(&other), "of the first shard view 12 ends in two ways");
     }
 
     /// A shard that begins again has nothing of before, and the mark of that stays until the list begins behind it.

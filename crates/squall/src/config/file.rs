@@ -350,6 +350,11 @@ fn read_storage(
             _ => return Err(begin.unexpected("write \"auto\", \"new\" or \"never\"")),
         };
     }
+    if let Some(removed) = values.get("removed") {
+        let names = removed.list()?;
+        let names = names.iter().map(|name| name.text().map(str::to_owned));
+        storage.removed = names.collect::<Result<_, _>>()?;
+    }
     Ok(Some(storage))
 }
 

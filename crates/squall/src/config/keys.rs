@@ -352,7 +352,7 @@ pub(super) const VERBS: [ConfigKey; 3] = [
     },
 ];
 
-pub(super) const STORAGE: [ConfigKey; 5] = [
+pub(super) const STORAGE: [ConfigKey; 6] = [
     ConfigKey {
         name: "path",
         takes: "the path of a folder, relative to the folder of the configuration",
@@ -399,6 +399,16 @@ pub(super) const STORAGE: [ConfigKey; 5] = [
                   this cluster that no running process uses, since then addresses or ranks have changed; `new`, also then; `never`, for members \
                   whose logs must be there, such as on a volume that may not be mounted. A member that may not joins the group if that runs or \
                   comes back from its logs, and is refused otherwise.",
+    },
+    ConfigKey {
+        name: "removed",
+        takes: "a list of names of subgroups",
+        default: KeyDefault::Value("[]"),
+        example: "[\"orders\"]",
+        scope: KeyScope::Member,
+        meaning: "Durable subgroups that are given up, with all that was sent in them. A member whose log has a durable subgroup that the \
+                  configuration does not have is refused unless it is named here. A subgroup of that name that is added again later begins with \
+                  nothing. When the group runs without them, the list can be emptied.",
     },
 ];
 

@@ -398,10 +398,24 @@ impl Config {
                 "`rank` = {rank}: a group has at most {MEMBERS_MAX} members (ranks begin at 0)"
             ));
         }
+        if let Some(name) = self.removed_fault() {
+            return Some(format!(
+                "`removed` in [storage] names `{name}`, which is a durable subgroup here: take it off that list to keep it, or remove \
+                 [subgroups.{name}] to give it up"
+            ));
+        }
         let of_shards = self.genuine.as_ref().and_then(|genuine| genuine.fault(self.members));
         let of_shards = of_shards.or_else(|| self.object_fault());
         let of_shards = of_shards.map(|fault| format!("[genuine]: {fault}"));
         of_shards.or_else(|| self.metrics.as_ref().and_then(MetricsConfig::fault))
+    }
+
+    /// Returns a durable subgroup that is both there and given up.
+    fn removed_fault(&self) -> Option<&String> {
+        let is_durable = |name: &&String| {
+            self.subgroups.get(*name).is_some_and(|subgroup| subgroup.mode == DeliveryMode::Durable)
+        };
+        self.storage.as_ref()?.removed.iter().find(is_durable)
     }
 
     /// Returns how many states belong to shards.

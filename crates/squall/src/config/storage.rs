@@ -58,6 +58,9 @@ pub struct StorageConfig {
     pub direct: bool,
     /// Whether this member may begin a new group if its folder has no log.
     pub begin: NewGroup,
+    /// Durable subgroups that are given up with all that was sent in them, by name: the member starts although its log has them, and the
+    /// configuration has not. What of them is in the log is not found again, also if a subgroup of that name is added later.
+    pub removed: Vec<String>,
 }
 
 /// Whether a member whose folder has no log may begin a new group with the other first members. One that may not joins the group if that
@@ -93,7 +96,14 @@ impl StorageConfig {
     /// ```
     #[must_use]
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), folder: None, timeout: DISK_TIMEOUT, direct: true, begin: NewGroup::Auto }
+        Self {
+            path: path.into(),
+            folder: None,
+            timeout: DISK_TIMEOUT,
+            direct: true,
+            begin: NewGroup::Auto,
+            removed: Vec::new(),
+        }
     }
 }
 
@@ -191,6 +201,13 @@ mod tests {
     }
 
     #[test]
+    fn subgroups_are_given_up_by_name() {
+        let config = parse(LISTEN, "[storage]\npath = \"a\"\nremoved = [\"invoices\", \"returns\"]", "");
+        let removed = config.expect("it is complete").storage.expect("it has one").removed;
+        assert_eq!(removed, ["invoices", "returns"]);
+    }
+
+    #[test]
     fn a_storage_without_a_path_is_refused() {
         let error = |storage: &str| parse(LISTEN, storage, "").unwrap_err();
         assert_eq!(
@@ -213,6 +230,11 @@ mod tests {
         assert_eq!(config.expect("it is complete").log_folder(), Some("a/192.0.2.1_7400".into()));
         let begin = error("[storage]\npath = \"a\"\nbegin = \"old\"");
         assert!(begin.contains("write \"auto\", \"new\" or \"never\""), "{begin}");
+        let removed = error("[storage]\npath = \"a\"\nremoved = [\"invoices\", \"orders\"]");
+        assert!(
+            removed.contains("`removed` in [storage] names `orders`, which is a durable subgroup here"),
+            "{removed}"
+        );
         for (text, begin) in [("auto", NewGroup::Auto), ("new", NewGroup::New), ("never", NewGroup::Never)] {
             let config = parse(LISTEN, &format!("[storage]\npath = \"a\"\nbegin = \"{text}\""), "");
             assert_eq!(config.expect("it is complete").storage.expect("a table").begin, begin);

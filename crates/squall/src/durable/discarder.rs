@@ -27,10 +27,10 @@ use squall_protocols::group::SubgroupId;
 use squall_protocols::restart::{LogStart, TakenCounts, taken};
 use squall_transports::log;
 
-use super::folder::shards;
 use super::found::{begin_of, behind};
 use super::lender::LogBorrower;
 use super::process_log::ProcessLog;
+use super::subgroups::{SubgroupNumbers, shards};
 use crate::config::{Config, Retention};
 use crate::slot::SubgroupSlot;
 
@@ -60,16 +60,21 @@ pub(crate) fn start(
 }
 
 /// Makes marks again that are lost. Where a checkpoint is lost that had a state there was an object: that is not for a mark to replace.
-pub(super) fn renew<D: Disk>(storage: &Storage<D>, config: &Config) -> Result<(), CheckpointError> {
+pub(super) fn renew<D: Disk>(
+    storage: &Storage<D>,
+    config: &Config,
+    numbers: &SubgroupNumbers,
+) -> Result<(), CheckpointError> {
     for (id, _) in subgroups(config) {
-        if let LogBegin::Lost(position) = storage.begin_of(id.0)
-            && storage.has_marks_only(id.0)?
+        let number = numbers.of(id);
+        if let LogBegin::Lost(position) = storage.begin_of(number)
+            && storage.has_marks_only(number)?
         {
             log::warn!(
                 subgroup = %id,
                 "the mark of what was discarded is lost, and is made again from the register"
             );
-            storage.replace_by_mark(id.0, position)?;
+            storage.replace_by_mark(number, position)?;
         }
     }
     Ok(())
@@ -79,13 +84,13 @@ pub(super) fn renew<D: Disk>(storage: &Storage<D>, config: &Config) -> Result<()
 pub(crate) fn begin_when_opened<D: Disk>(
     storage: &Storage<D>,
     config: &Config,
-    id: SubgroupId,
+    (id, number): (SubgroupId, u32),
 ) -> Result<Option<LogStart>, DiskError> {
-    let is_renewed = match storage.begin_of(id.0) {
-        LogBegin::Lost(position) if discards(config, id) && storage.has_marks_only(id.0)? => Some(position),
+    let is_renewed = match storage.begin_of(number) {
+        LogBegin::Lost(position) if discards(config, id) && storage.has_marks_only(number)? => Some(position),
         _ => None,
     };
-    Ok(is_renewed.map(behind).or_else(|| begin_of(storage, id)))
+    Ok(is_renewed.map(behind).or_else(|| begin_of(storage, number)))
 }
 
 /// Returns whether the messages of a subgroup are discarded by themselves.

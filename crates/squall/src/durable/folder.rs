@@ -1,6 +1,5 @@
 //! Opening the folder of a member's log (Derecho §3.4, persistent mode).
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -13,7 +12,6 @@ use squall_protocols::group::SubgroupId;
 use squall_protocols::membership::MEMBERS_MAX;
 use squall_protocols::multicast::DeliveryMode;
 use squall_protocols::restart::{LogStart, Register};
-use squall_transports::bootstrap::digest;
 use squall_transports::log;
 
 use super::discarder;
@@ -21,18 +19,20 @@ use super::found::last_before;
 use super::index::LogIndex;
 use super::process_log::{ProcessLog, SharedDisk};
 use super::subgroup_log::time_ns;
+use super::subgroups::{FolderPlan, PendingChange, SubgroupNumbers, shards};
 use crate::config::{Config, Ranks, SubgroupConfig};
 use crate::error::LogFolderError;
 
 impl LogFolderError {
-    /// No checkpoint of a subgroup, of this name and number, can be read or made again.
+    /// No checkpoint of a subgroup, of this name, place and number, can be read or made again.
     pub(crate) fn checkpoints_lost<D: Disk>(
         storage: &Storage<D>,
         config: &Config,
-        (subgroup, id): (&str, SubgroupId),
+        subgroup: &str,
+        (id, number): (SubgroupId, u32),
     ) -> Self {
         // If the folder cannot be read, nothing is said of it.
-        let had_state = discarder::discards(config, id) && storage.has_states(id.0).unwrap_or(false);
+        let had_state = discarder::discards(config, id) && storage.has_states(number).unwrap_or(false);
         let folder = config.log_folder().unwrap_or_default();
         Self::CheckpointsLost { folder, subgroup: subgroup.into(), had_state }
     }
@@ -79,29 +79,36 @@ fn open_as(
     if !was_there {
         say_new(&folder, path_was_there);
     }
-    let mut index = LogIndex::default();
+    let value = storage.register().ok_or_else(|| failed(StorageError::RegisterLost))?;
+    let plan = FolderPlan::new(config, &folder, value)?;
+    plan.write(&storage).map_err(failed)?;
+    if let Some(pending) = &plan.pending {
+        say_changed(&folder, config, pending);
+    }
+    let mut index = LogIndex::new(plan.numbers.clone());
     let recovered = storage.recover_notes(&mut |note| index.note(note)).map_err(failed)?;
-    let value = storage.register().filter(|register| !register.protocol.is_empty());
-    let found = value.map(|register| Register::decode(&register.protocol)).transpose();
-    let found = found.map_err(|cause| LogFolderError::Register { folder: folder.clone(), cause })?;
-    let of_other_subgroups = |register: &Register| register.layout != durable_layout(config);
-    let mended = match &found {
-        Some(register) if !of_other_subgroups(register) => forget_lost(&storage, config, register),
-        _ => Ok(()),
-    };
+    let mended = plan.register.iter().try_for_each(|register| forget_lost(&storage, &plan.numbers, register));
     mended
-        .and_then(|()| discarder::renew(&storage, config))
+        .and_then(|()| discarder::renew(&storage, config, &plan.numbers))
         .map_err(|error| failed(DiskError::from(error).into()))?;
-    let is_lost = |id: SubgroupId| matches!(storage.begin_of(id.0), LogBegin::Lost(_));
-    if let Some((subgroup, (id, _))) = shards(config).into_iter().find(|(_, (id, _))| is_lost(*id)) {
-        return Err(LogFolderError::checkpoints_lost(&storage, config, (&subgroup, id)));
+    for (subgroup, (id, _)) in shards(config) {
+        let number = plan.numbers.of(id);
+        if matches!(storage.begin_of(number), LogBegin::Lost(_)) {
+            return Err(LogFolderError::checkpoints_lost(&storage, config, &subgroup, (id, number)));
+        }
     }
     let clock = Box::new(|| time_ns(SystemTime::now()));
-    let log = ProcessLog::start(storage, found, (recovered, index), folder.clone(), timeout, clock)?;
-    if log.found_register().as_ref().is_some_and(of_other_subgroups) {
-        return Err(LogFolderError::OtherSubgroups { folder });
-    }
-    Ok(Some(log))
+    Ok(Some(ProcessLog::start(storage, plan, (recovered, index), folder, timeout, clock)?))
+}
+
+/// Says that the set of durable subgroups has changed.
+fn say_changed(folder: &Path, config: &Config, pending: &PendingChange) {
+    let names: Vec<String> = shards(config).into_keys().collect();
+    let added: Vec<&str> = pending.added.iter().map(|shard| names[*shard].as_str()).collect();
+    log::info!(
+        folder = %folder.display(), subgroups = names.join(", "), added = added.join(", "),
+        "the durable subgroups of the configuration are not those of the log: the group restarts with them"
+    );
 }
 
 /// Says that a member begins with an empty log: that is wrong if its disk is not mounted.
@@ -121,30 +128,15 @@ fn say_new(folder: &Path, path_was_there: bool) {
 /// Removes the checkpoints of subgroups that begin again later, since the group has continued from a log in which they were not.
 fn forget_lost(
     storage: &Storage<SharedDisk>,
-    config: &Config,
+    numbers: &SubgroupNumbers,
     register: &Register,
 ) -> Result<(), CheckpointError> {
-    for (id, shard) in shards(config).into_values() {
+    for (shard, number) in numbers.all().enumerate() {
         if let Some(position) = last_before(LogStart::of_view(register.record.chain.begun_again(shard))) {
-            storage.forget_checkpoints(id.0, position)?;
+            storage.forget_checkpoints(number, position)?;
         }
     }
     Ok(())
-}
-
-/// Returns the durable subgroups by name: the id, which is the place of the name among all names, and the place among the durable ones.
-pub(crate) fn shards(config: &Config) -> BTreeMap<String, (SubgroupId, usize)> {
-    let all = config.subgroups.iter().zip((0..).map(SubgroupId));
-    let durable = all.filter(|((_, subgroup), _)| subgroup.mode == DeliveryMode::Durable);
-    durable.zip(0..).map(|(((name, _), id), shard)| (name.clone(), (id, shard))).collect()
-}
-
-/// Returns a digest of which subgroups are durable, by which their records are known. Not fuzzed: a digest is a number.
-pub(crate) fn durable_layout(config: &Config) -> u64 {
-    let line = |(name, (id, _)): (String, (SubgroupId, usize))| format!("{} {name}\n", id.0);
-    let text: String = shards(config).into_iter().map(line).collect();
-    let [a, b, c, d, e, f, g, h, ..] = digest(text.as_bytes());
-    u64::from_le_bytes([a, b, c, d, e, f, g, h])
 }
 
 /// Returns how many full frames may wait for the disk: as many as the windows of all senders fill. What is not on this member's disk

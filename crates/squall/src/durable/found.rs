@@ -68,6 +68,11 @@ impl ProcessLog {
         found.filter(|register| !register.view().members.is_empty())
     }
 
+    /// Returns the shards that were added to the register in its present view, which begin when that ends \[T22\].
+    pub(crate) fn added_shards(&self) -> Vec<usize> {
+        self.file().added()
+    }
+
     /// Has the group that is entered next continue this register, which is on the disk.
     pub(crate) fn set_register(&self, register: Register) {
         *self.found() = Some(register);
@@ -83,16 +88,17 @@ impl ProcessLog {
     /// Returns where the log of a subgroup begins: a checkpoint covers what is before.
     pub(crate) fn begin_of(&self, subgroup: SubgroupId) -> LogStart {
         // Lost ones are refused when the log is opened.
-        begin_of(self.log().storage(), subgroup).unwrap_or_default()
+        begin_of(self.log().storage(), self.number(subgroup)).unwrap_or_default()
     }
 
     /// Returns the greatest time of the messages before a position, as far as they are in this log.
     pub(crate) fn time_before(&self, subgroup: SubgroupId, end: LogStart) -> u64 {
         self.look();
         let (mut time, partial) = self.walk().index.before(subgroup, end);
+        let number = self.number(subgroup);
         if let Some(place) = partial {
             self.log().storage().read_frame(place, &mut |record| {
-                if record.subgroup == subgroup.0 && behind(record.position) <= end {
+                if record.subgroup == number && behind(record.position) <= end {
                     time = time.max(record.time);
                 }
             });
@@ -102,14 +108,15 @@ impl ProcessLog {
 
     /// Returns the positions of the checkpoints of a subgroup, ascending: all before is in them.
     pub(crate) fn checkpoints(&self, subgroup: SubgroupId) -> Vec<LogStart> {
-        let checkpoints = self.log().storage().checkpoints().remove(&subgroup.0).unwrap_or_default();
+        let checkpoints =
+            self.log().storage().checkpoints().remove(&self.number(subgroup)).unwrap_or_default();
         checkpoints.into_iter().map(behind).collect()
     }
 
     /// Returns whether a checkpoint that is there is a mark, which has no state.
     pub(crate) fn is_mark(&self, subgroup: SubgroupId, start: LogStart) -> bool {
         let position = last_before(start).unwrap_or_default();
-        self.log().storage().is_mark(subgroup.0, position).unwrap_or(false)
+        self.log().storage().is_mark(self.number(subgroup), position).unwrap_or(false)
     }
 
     /// Reads a block of a checkpoint; returns its bytes, and whether it is the last one.
@@ -123,7 +130,7 @@ impl ProcessLog {
         block: u32,
     ) -> Result<(Vec<u8>, bool), CheckpointError> {
         let position = last_before(start).unwrap_or_default();
-        self.log().storage().read_checkpoint_block(subgroup.0, position, block)
+        self.log().storage().read_checkpoint_block(self.number(subgroup), position, block)
     }
 
     /// Writes a checkpoint of what is before `start`, which was delivered, and keeps the records that `retention` wants. Returns
@@ -140,7 +147,7 @@ impl ProcessLog {
     ) -> Result<(), CheckpointError> {
         let Some(position) = last_before(start) else { return Ok(()) };
         let wanted = self.wanted(subgroup, start, retention);
-        self.log().checkpoint(subgroup.0, position, wanted, write)?;
+        self.log().checkpoint(self.number(subgroup), position, wanted, write)?;
         self.drop_recycled();
         Ok(())
     }
@@ -157,7 +164,7 @@ impl ProcessLog {
     ) -> Result<(), CheckpointError> {
         let Some(position) = last_before(start) else { return Ok(()) };
         let wanted = self.wanted(subgroup, start, retention);
-        self.log().mark(subgroup.0, position, wanted)?;
+        self.log().mark(self.number(subgroup), position, wanted)?;
         self.drop_recycled();
         Ok(())
     }
@@ -222,10 +229,10 @@ impl ProcessLog {
         // No checkpoint is before the first record.
         let position = last_before(start).unwrap_or_default();
         let mut write = |sink: &mut dyn Write| blocks.iter().try_for_each(|block| sink.write_all(block));
-        let storage = self.log().storage();
+        let (storage, number) = (self.log().storage(), self.number(subgroup));
         let written = match blocks {
-            [] => storage.replace_by_mark(subgroup.0, position),
-            _ => storage.replace_checkpoints(subgroup.0, position, &mut write),
+            [] => storage.replace_by_mark(number, position),
+            _ => storage.replace_checkpoints(number, position, &mut write),
         };
         written.map_err(|error| self.failed(DiskError::from(error).into()))
     }
@@ -290,7 +297,7 @@ impl ProcessLog {
     /// # Errors
     /// [`GroupError::Log`] if the disk has failed.
     pub(crate) fn store_register(&self, register: &Register) -> Result<(), GroupError> {
-        self.log().write_register(register.encode()).map_err(|error| self.failed(error.into()))
+        self.file().write(register).map_err(|error| self.failed(error.into()))
     }
 
     /// Returns whether records of a range are not kept any more, or a checkpoint has taken their place.
@@ -312,7 +319,8 @@ impl ProcessLog {
     /// not have the first of them, any more or yet.
     pub(crate) fn read(&self, range: LogRange, each: &mut dyn FnMut(&LogRecord<'_>) -> bool) -> Option<u64> {
         let LogRange { subgroup, view, from, to } = range;
-        let (storage, mut next, mut goes_on) = (self.log().storage(), from, true);
+        let (storage, number) = (self.log().storage(), self.number(subgroup));
+        let (mut next, mut goes_on) = (from, true);
         let (frames, rest) = self.frames(range)?;
         // What was removed before would look like nulls: the beginning has moved before the index has forgotten it.
         if self.is_compacted(range) {
@@ -324,7 +332,7 @@ impl ProcessLog {
             }
             let is_read = storage.read_frame(place, &mut |record| {
                 let LogPosition { view: of, sequence } = record.position;
-                let is_in = record.subgroup == subgroup.0 && of == view && (next..to).contains(&sequence);
+                let is_in = record.subgroup == number && of == view && (next..to).contains(&sequence);
                 if goes_on && is_in && record.kind.is_content() {
                     next = sequence + 1;
                     goes_on = each(&record);
@@ -356,19 +364,19 @@ impl ProcessLog {
     /// [`GroupError::Log`] if the disk has failed.
     pub(crate) fn append_fetched(&self, range: LogRange, records: &[StoredRecord]) -> Result<(), GroupError> {
         let LogRange { subgroup, view, to, .. } = range;
-        let mut appended = 0;
+        let (number, mut appended) = (self.number(subgroup), 0);
         for StoredRecord { sequence, sender, time, is_message, bytes } in records {
             let kind = if *is_message { RecordKind::Message } else { RecordKind::Frontier };
             let position = LogPosition { view, sequence: *sequence };
             let (sender, time) = (*sender, *time);
-            let record = LogRecord { subgroup: subgroup.0, kind, position, sender, time, bytes };
+            let record = LogRecord { subgroup: number, kind, position, sender, time, bytes };
             appended = self.append_patiently(&record, appended)?;
         }
         let last = records.last();
         if last.is_none_or(|record| record.sequence + 1 < to) {
             let (kind, position) = (RecordKind::Frontier, LogPosition { view, sequence: to - 1 });
             let time = last.map_or(0, |record| record.time);
-            let record = LogRecord { subgroup: subgroup.0, kind, position, sender: 0, time, bytes: &[] };
+            let record = LogRecord { subgroup: number, kind, position, sender: 0, time, bytes: &[] };
             appended = self.append_patiently(&record, appended)?;
         }
         self.log().wait(appended).map_err(|error| self.failed(error.into()))
@@ -399,9 +407,9 @@ pub(super) const WHOLE: u64 = u64::MAX;
 /// How many frames are read at a time: most are short, and all have 1 GiB at most, which takes some seconds.
 const FRAMES_MAX: usize = 1024;
 
-/// Where the log of a subgroup begins in a folder; none if what was removed is in no checkpoint that can be read.
-pub(crate) fn begin_of<D: Disk>(storage: &Storage<D>, subgroup: SubgroupId) -> Option<LogStart> {
-    match storage.begin_of(subgroup.0) {
+/// Where the log of the subgroup with this number begins in a folder; none if what was removed is in no checkpoint that can be read.
+pub(crate) fn begin_of<D: Disk>(storage: &Storage<D>, number: u32) -> Option<LogStart> {
+    match storage.begin_of(number) {
         LogBegin::First => Some(LogStart::default()),
         LogBegin::Behind(position) => Some(behind(position)),
         LogBegin::Lost(_) => None,

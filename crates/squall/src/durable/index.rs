@@ -6,12 +6,16 @@ use squall_log::{FrameNote, FramePlace, RecordSpan, RecordSpans, SpanKey};
 use squall_protocols::group::SubgroupId;
 use squall_protocols::restart::{LogStart, LogState};
 
+use super::subgroups::SubgroupNumbers;
+
 /// An index of a log, with one entry for each frame, subgroup and view.
 ///
 /// In a log the records of a subgroup and a view are in the order of their sequences, without a gap but for nulls: they are appended
 /// as they are received, or fetched behind what is there. Other views may be between them.
-#[derive(Debug, Default)]
+/// Records of subgroups that are not in the configuration are not noted.
+#[derive(Debug)]
 pub(crate) struct LogIndex {
+    numbers: SubgroupNumbers,
     views: BTreeMap<(SubgroupId, u64), ViewRecords>,
 }
 
@@ -44,6 +48,11 @@ pub(super) struct IndexedFrame {
 }
 
 impl LogIndex {
+    /// The index of a log without records, in which subgroups have these numbers.
+    pub(crate) const fn new(numbers: SubgroupNumbers) -> Self {
+        Self { numbers, views: BTreeMap::new() }
+    }
+
     /// Notes the records of a frame.
     pub(crate) fn note(&mut self, note: &FrameNote) {
         self.note_spans(note.place, &note.spans);
@@ -52,7 +61,8 @@ impl LogIndex {
     fn note_spans(&mut self, place: FramePlace, spans: &RecordSpans) {
         for (SpanKey { subgroup, view, .. }, span) in spans.iter().filter(|(key, _)| key.is_content) {
             let RecordSpan { first, last, time } = *span;
-            let view = self.views.entry((SubgroupId(*subgroup), *view)).or_default();
+            let Some(subgroup) = self.numbers.subgroup(*subgroup) else { continue };
+            let view = self.views.entry((subgroup, *view)).or_default();
             view.count = view.count.max(last + 1);
             match view.frames.last_mut().filter(|frame| frame.place.number == place.number) {
                 Some(frame) => frame.time = frame.time.max(time),
@@ -154,7 +164,7 @@ mod tests {
 
     #[test]
     fn frames_are_found_by_their_sequences() {
-        let mut index = LogIndex::default();
+        let mut index = LogIndex::new(SubgroupNumbers::same([5, 6]));
         let mut note = |number: u64, subgroup: u32, view: u64, sequence: u64, kind: RecordKind| {
             let place = FramePlace { number, segment: 1, offset: number * 4096 };
             let position = LogPosition { view, sequence };
@@ -163,6 +173,7 @@ mod tests {
             spans.note(&LogRecord { subgroup, kind, position, sender: 0, time, bytes: b"" });
             index.note_spans(place, &spans);
         };
+        note(1, 7, 2, 0, RecordKind::Message);
         for (frame, sequences) in [(1, 0..3), (2, 3..4), (4, 7..9)] {
             sequences.for_each(|sequence| note(frame, 5, 2, sequence, RecordKind::Message));
         }

@@ -17,8 +17,8 @@
 //!   all members have delivered, and the log has buffers for as many bytes as the windows ([`queue_frames`]).
 //! - A log that has failed takes and acknowledges nothing more [W6]; the member leaves its group at the next check, and says why.
 //!
-//! **Records.** A message has a record of kind `Message`: the id of its subgroup (the place of its name among the names of all
-//! subgroups and shards), the view, the sequence, the sender's rank in the subgroup, the time at which this member received it (by
+//! **Records.** A message has a record of kind `Message`: the number that the folder has given to its subgroup
+//! ([`subgroups`]), the view, the sequence, the sender's rank in the subgroup, the time at which this member received it (by
 //! its clock, in nanoseconds since 1970, growing by at least one from record to record of a subgroup and view, and later than any time up
 //! to which a version was read, [`ProcessLog::pass`]), and the bytes. A
 //! sequence without a record, below one that has a record, is a null. Nulls behind the last message have no record, and no member counts
@@ -43,17 +43,21 @@ mod folder;
 mod found;
 mod index;
 mod lender;
+mod log_signals;
 mod process_log;
+mod register_file;
 mod register_thread;
 mod subgroup_log;
+mod subgroups;
 #[cfg(test)]
 mod tests;
 
 #[cfg(test)]
 use folder::queue_frames;
-pub(crate) use folder::{durable_layout, open, open_backup, shards};
+pub(crate) use folder::{open, open_backup};
 pub(crate) use found::{LogRange, StoredRecord, behind, last_before};
 pub(crate) use index::LogIndex;
 pub(crate) use lender::{BorrowedLog, LogBorrower, LogLender};
 pub(crate) use process_log::{LogMember, ProcessLog};
 pub(crate) use subgroup_log::time_ns;
+pub(crate) use subgroups::{FolderPlan, durable_layout, shards};

@@ -9,20 +9,20 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use squall_fabric::NodeId;
 use squall_fabric::atomics::{AtomicBool, AtomicU64, Ordering, fence};
 use squall_fabric::mutex::lock;
-use squall_log::{
-    AppendError, Disk, DiskError, DurableLog, LogAnswer, LogRecord, Recovered, Storage, StorageError,
-    WatchedDisk, WriteTally,
-};
+use squall_log::{Disk, DurableLog, LogRecord, Recovered, Storage, StorageError, WatchedDisk, WriteTally};
 use squall_protocols::group::SubgroupId;
 use squall_protocols::membership::RankSet;
 use squall_protocols::replica::ShardPosition;
 use squall_protocols::restart::{DurableView, LogStart, Register, ViewChain};
-use squall_transports::{Waker, log};
+use squall_transports::Waker;
 
 use super::found::{LogWalk, NO_BASE};
 use super::index::LogIndex;
+use super::log_signals::LogSignals;
+use super::register_file::RegisterFile;
 use super::register_thread::RegisterThread;
 use super::subgroup_log::SubgroupLog;
+use super::subgroups::{FolderPlan, SubgroupNumbers};
 use crate::error::{GroupError, LogFolderError};
 
 /// The disk of a log: a folder, or in tests a simulated one.
@@ -37,6 +37,9 @@ pub(crate) struct ProcessLog {
     /// uses them.
     registers: [AtomicU64; 2],
     log: Arc<DurableLog<SharedDisk>>,
+    file: Arc<RegisterFile>,
+    /// The numbers that records have.
+    numbers: SubgroupNumbers,
     /// The register that was found, or that a restart has left.
     found: Mutex<Option<Register>>,
     /// The register that is on the disk while the group runs, and the one that is being written.
@@ -89,24 +92,6 @@ pub(crate) struct LogMember {
     pub(crate) layout: u64,
 }
 
-/// What the log's threads report.
-#[derive(Default)]
-struct LogSignals {
-    /// The number of records of this run that are on the disk; it only grows.
-    persisted: AtomicU64,
-    has_failed: AtomicBool,
-    hangs: AtomicBool,
-    /// The disk is nearly full: only what is under way is still taken.
-    is_short: Arc<AtomicBool>,
-    failure: Mutex<Option<AppendError>>,
-    /// How many registers are on the disk.
-    registers: AtomicU64,
-    /// Wakes the polling thread; none before the member has a transport. Reports are stored under its lock.
-    waker: Mutex<Option<Waker>>,
-    /// Learns when the log begins to fill another segment.
-    segments: Mutex<Option<SyncSender<()>>>,
-}
-
 /// How far the log of a subgroup is in a view, in sequences: `persisted <= messages`.
 #[derive(Debug, Default)]
 pub(super) struct LogProgress {
@@ -123,11 +108,11 @@ pub(super) struct LogProgress {
 }
 
 impl ProcessLog {
-    /// Begins a life of the log in `folder`, with what was found in it: its register and its records. One whose tail is damaged continues
+    /// Begins a life of the log in `folder`, with what was found in it: its register, as planned, and its records. One whose tail is damaged continues
     /// behind it, if its register knows a view: that remembers the damage from now on, so that others repair what is missing \[T9\].
     pub(super) fn start(
         storage: Storage<SharedDisk>,
-        mut found: Option<Register>,
+        FolderPlan { register: mut found, numbers, pending, .. }: FolderPlan,
         (mut recovered, index): (Recovered, LogIndex),
         folder: PathBuf,
         timeout: std::time::Duration,
@@ -143,22 +128,24 @@ impl ProcessLog {
             let register = register.ok_or(LogFolderError::Damaged { folder: folder.clone(), records })?;
             register.damaged_in = Some(register.view().number);
             let protocol = register.encode();
-            storage.change_register(|register| register.protocol = protocol).map_err(failed)?;
+            storage.change_register(|register| register.set_protocol(protocol)).map_err(failed)?;
             recovered = recovered.into_repaired(storage.settings());
         }
         let walk = Mutex::new(LogWalk::new(recovered.clone(), index));
         let log = DurableLog::start_reporting(storage, recovered, move |answer| reported.note(answer));
         let log = Arc::new(log.map_err(failed)?);
-        let (reported, writer) = (Arc::clone(&signals), Arc::clone(&log));
-        let write = move |protocol| {
-            reported.note_register(writer.write_register(protocol));
-        };
+        let file = RegisterFile::new(Arc::clone(&log), numbers.clone(), found.as_ref(), pending);
+        let file = Arc::new(file);
+        let (reported, writer) = (Arc::clone(&signals), Arc::clone(&file));
+        let write = move |register: &Register| reported.note_register(writer.write(register));
         let register = RegisterThread::start(write).map_err(|error| failed(error.into()))?;
         let registers = Default::default();
         let this = Self {
             register,
             registers,
             log,
+            file,
+            numbers,
             found: Mutex::new(found),
             present: Mutex::default(),
             writing: Mutex::default(),
@@ -214,6 +201,15 @@ impl ProcessLog {
         &self.log
     }
 
+    pub(super) fn file(&self) -> &RegisterFile {
+        &self.file
+    }
+
+    /// Returns the number that a subgroup has in the log.
+    pub(super) fn number(&self, id: SubgroupId) -> u32 {
+        self.numbers.of(id)
+    }
+
     /// Returns how many records were found.
     pub(crate) const fn records(&self) -> u64 {
         self.records
@@ -244,7 +240,8 @@ impl ProcessLog {
     pub(crate) fn write_register(&self, register: &Register) {
         let begun = &self.registers[0];
         begun.store(begun.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-        *lock(&self.writing) = Some(Arc::new(register.clone()));
+        let register = Arc::new(register.clone());
+        *lock(&self.writing) = Some(Arc::clone(&register));
         self.register.write(register);
     }
 
@@ -327,7 +324,7 @@ impl ProcessLog {
         let base = self.base.load(Ordering::Relaxed).min(self.begin_of(id).view);
         self.base.store(base, Ordering::Relaxed);
         drop(all);
-        SubgroupLog::new(Arc::clone(self), id, view, progress)
+        SubgroupLog::new(Arc::clone(self), self.number(id), view, progress)
     }
 
     /// Has every message that this member receives from now on get a later time than `time`, and returns the position behind
@@ -445,51 +442,6 @@ impl Drop for ProcessLog {
 impl fmt::Debug for ProcessLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ProcessLog").field("folder", &self.folder).finish_non_exhaustive()
-    }
-}
-
-impl LogSignals {
-    /// Takes an answer of the log's threads, of which several may report at the same time.
-    fn note(&self, answer: LogAnswer) {
-        let waker = lock(&self.waker);
-        match answer {
-            LogAnswer::Persisted(records) if records > self.persisted.load(Ordering::Relaxed) => {
-                self.persisted.store(records, Ordering::Relaxed);
-            }
-            // Another thread has reported more meanwhile.
-            LogAnswer::Persisted(_) => {}
-            LogAnswer::NoSpace(error) => {
-                log::warn!(%error, "the disk of the log is nearly full: this member takes no new messages");
-                self.is_short.store(true, Ordering::Relaxed);
-                return;
-            }
-            LogAnswer::Prepared(_) => {
-                self.is_short.store(false, Ordering::Relaxed);
-                // A notification that was not taken yet stands for this segment, too.
-                if let Some(turned) = &*lock(&self.segments) {
-                    let _ = turned.try_send(());
-                }
-                return;
-            }
-            LogAnswer::Failed(error) => self.fail(error.into()),
-        }
-        waker.iter().for_each(Waker::wake);
-    }
-
-    /// Notes that the register is on the disk, or why not.
-    fn note_register(&self, written: Result<(), DiskError>) {
-        let waker = lock(&self.waker);
-        match written {
-            Ok(()) => self.registers.store(self.registers.load(Ordering::Relaxed) + 1, Ordering::Relaxed),
-            Err(error) => self.fail(error.into()),
-        }
-        waker.iter().for_each(Waker::wake);
-    }
-
-    /// Notes why the log has failed; the first reason is kept.
-    fn fail(&self, failure: AppendError) {
-        lock(&self.failure).get_or_insert(failure);
-        self.has_failed.store(true, Ordering::Relaxed);
     }
 }
 

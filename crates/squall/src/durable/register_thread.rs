@@ -1,5 +1,6 @@
 //! The thread that writes the register (Derecho §3.4, "Total failures").
 
+use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
@@ -11,16 +12,16 @@ use squall_protocols::restart::Register;
 /// is written, or has failed, unless it is abandoned.
 pub(super) struct RegisterThread {
     /// None once no more follow.
-    registers: Option<Sender<Vec<u8>>>,
+    registers: Option<Sender<Arc<Register>>>,
     thread: Option<JoinHandle<()>>,
     is_abandoned: AtomicBool,
 }
 
 impl RegisterThread {
     /// Starts the thread, which writes by `write`: a register is on the disk when it returns.
-    pub(super) fn start(write: impl Fn(Vec<u8>) + Send + 'static) -> Result<Self, DiskError> {
-        let (registers, received) = channel::<Vec<u8>>();
-        let run = move || received.into_iter().for_each(&write);
+    pub(super) fn start(write: impl Fn(&Register) + Send + 'static) -> Result<Self, DiskError> {
+        let (registers, received) = channel::<Arc<Register>>();
+        let run = move || received.into_iter().for_each(|register| write(&register));
         let thread = std::thread::Builder::new().name("squall register".into()).spawn(run);
         let thread = thread.map_err(|error| DiskError {
             operation: "start a thread for",
@@ -30,9 +31,9 @@ impl RegisterThread {
         Ok(Self { registers: Some(registers), thread: Some(thread), is_abandoned: AtomicBool::new(false) })
     }
 
-    pub(super) fn write(&self, register: &Register) {
+    pub(super) fn write(&self, register: Arc<Register>) {
         // A thread that has ended has reported why.
-        let _ = self.registers.as_ref().map(|registers| registers.send(register.encode()));
+        let _ = self.registers.as_ref().map(|registers| registers.send(register));
     }
 
     /// Returns whether the thread takes nothing any more, since it has panicked.

@@ -7,7 +7,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use squall_fabric::atomics::{Ordering, fence};
 use squall_log::{LogPosition, LogRecord, RecordKind};
-use squall_protocols::group::SubgroupId;
 use squall_protocols::multicast::{Message, MessageLog};
 
 use super::process_log::{LogProgress, ProcessLog};
@@ -19,6 +18,7 @@ use super::process_log::{LogProgress, ProcessLog};
 #[derive(Debug)]
 pub(crate) struct SubgroupLog {
     process: Arc<ProcessLog>,
+    /// Its number in the log.
     subgroup: u32,
     view: u64,
     walk: RefCell<AppendedWalk>,
@@ -44,13 +44,8 @@ struct AppendedWalk {
 }
 
 impl SubgroupLog {
-    pub(super) fn new(
-        process: Arc<ProcessLog>,
-        id: SubgroupId,
-        view: u64,
-        progress: Arc<LogProgress>,
-    ) -> Self {
-        Self { process, subgroup: id.0, view, walk: RefCell::default(), progress }
+    pub(super) fn new(process: Arc<ProcessLog>, number: u32, view: u64, progress: Arc<LogProgress>) -> Self {
+        Self { process, subgroup: number, view, walk: RefCell::default(), progress }
     }
 
     /// Takes note of what has come to the disk.

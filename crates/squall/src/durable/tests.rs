@@ -14,6 +14,7 @@ use super::discarder::Discarded;
 use super::index::LogIndex;
 use super::process_log::{LogClock, SharedDisk};
 use super::subgroup_log::SubgroupLog;
+use super::subgroups::SubgroupNumbers;
 use super::*;
 use crate::config::{Config, Ranks, Retention, StorageConfig, SubgroupConfig};
 use crate::slot::SubgroupSlot;
@@ -49,7 +50,10 @@ fn start_by_clock(
     let storage =
         Storage::open(SharedDisk::new(Arc::clone(disk) as _), &owner, settings, 7).expect("it is empty");
     let recovered = storage.recover(&mut |_, _| ()).expect("it can be read");
-    ProcessLog::start(storage, None, (recovered, LogIndex::default()), "/logs/m".into(), timeout, clock)
+    let numbers = SubgroupNumbers::same(0..10);
+    let index = LogIndex::new(numbers.clone());
+    let plan = FolderPlan::without_register(numbers, &storage);
+    ProcessLog::start(storage, plan, (recovered, index), "/logs/m".into(), timeout, clock)
         .expect("the disk works")
 }
 

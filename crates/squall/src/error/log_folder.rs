@@ -71,15 +71,43 @@ pub enum LogFolderError {
         /// without a state would have been made again.
         had_state: bool,
     },
-    /// It has the log of a group with other durable subgroups.
+    /// A release that did not note the names of subgroups has written it, with other durable subgroups.
     #[error(
-        "{} has the log of this cluster with other durable subgroups than in the configuration, and what is in it belongs to those: \
-         write the same subgroups as before, or move the folder away and begin anew",
+        "an earlier release has written the log in {}, with other durable subgroups than in the configuration: start the group once with the \
+         same subgroups as before, and change them then",
         folder.display()
     )]
     OtherSubgroups {
         /// The folder.
         folder: PathBuf,
+    },
+    /// It has durable subgroups that the configuration does not have.
+    #[error(
+        "the log in {} has what was sent in the durable subgroups {}, and the configuration has no such ones: write them as before; or, to give \
+         up all that is in them, write `removed = [{}]` in [storage] of all members",
+        folder.display(),
+        names.join(", "),
+        names.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ")
+    )]
+    RemovedSubgroups {
+        /// The folder.
+        folder: PathBuf,
+        /// The names of the subgroups.
+        names: Vec<String>,
+    },
+    /// Its member has taken part in a restart with other durable subgroups, and does not know how that has ended.
+    #[error(
+        "the member with the log in {} has voted in a restart of its group with other durable subgroups, and the group may have restarted with \
+         these: start it with the durable subgroups {} and no others until the group runs, and change them then. If the group runs with others \
+         already, move the folder away, and the member joins with an empty log",
+        folder.display(),
+        names.join(", ")
+    )]
+    ChangingSubgroups {
+        /// The folder.
+        folder: PathBuf,
+        /// The names of the subgroups of that restart.
+        names: Vec<String>,
     },
     /// Its group has continued from an older copy of a folder, this one or another.
     #[error(

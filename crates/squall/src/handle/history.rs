@@ -96,7 +96,8 @@ impl History {
         let chain = register.as_ref().map_or(&unknown, |register| &register.record.chain);
         let is_earlier = |(view, _): &(u64, u64)| *view < entered;
         let ended = chain.of_shard(shard).filter(is_earlier).collect();
-        let earlier = (chain.first().min(entered) > 0).then_some(chain.first());
+        let known = chain.known_since(shard);
+        let earlier = (known.min(entered) > 0).then_some(known);
         let begin = log.begin_of(subgroup);
         // A checkpoint says how the views before it have ended.
         let earlier = earlier.filter(|first| *first > begin.view);
@@ -191,7 +192,7 @@ pub(crate) fn counted(
     let counted = CountedLog::new(chain.of_shard(shard), newest, settled);
     let LogStart { view, sequence } = log.begin_of(subgroup);
     let begin = ShardPosition { view, sequence };
-    let oldest = begin.max(ShardPosition::start_of(chain.first()));
+    let oldest = begin.max(ShardPosition::start_of(chain.known_since(shard)));
     (chain.end() >= newest.view).then_some(KnownLog { counted, oldest, begin })
 }
 

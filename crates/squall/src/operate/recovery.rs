@@ -33,7 +33,7 @@ use squall_transports::bootstrap::BootstrapError;
 
 use crate::config::{Address, Config};
 use crate::durable::discarder::begin_when_opened;
-use crate::durable::{self, LogIndex};
+use crate::durable::{self, FolderPlan, LogIndex};
 use crate::error::{GroupError, LogFolderError};
 use crate::operate::calls::{RestartAnswer, RestartCall, RestartProcess, is_heard};
 use crate::operate::inquiry::{self, MemberStatus, StatusQuestion};
@@ -214,16 +214,10 @@ pub fn expected_loss(config: &Config) -> Result<ExpectedLoss, RecoveryError> {
     let failed = |cause| LogFolderError::Storage { folder: folder.clone(), cause: Box::new(cause) };
     let storage = Storage::inspect(FileDisk::inspect(&folder), LogSettings::DEFAULT).map_err(failed)?;
     let value = storage.register().ok_or_else(|| failed(StorageError::RegisterLost))?;
-    if value.protocol.is_empty() {
-        return Err(no_log());
-    }
-    let register = Register::decode(&value.protocol);
-    let mut register =
-        register.map_err(|cause| LogFolderError::Register { folder: folder.clone(), cause })?;
-    if register.view().members.is_empty() {
-        return Err(no_log());
-    }
-    let mut index = LogIndex::default();
+    let FolderPlan { register, numbers, pending, .. } = FolderPlan::new(config, &folder, value)?;
+    let register = register.filter(|register| !register.view().members.is_empty());
+    let mut register = register.ok_or_else(no_log)?;
+    let mut index = LogIndex::new(numbers.clone());
     let recovered = storage.recover_notes(&mut |note| index.note(note)).map_err(failed)?;
     if !recovered.is_usable() {
         register.damaged_in = Some(register.view().number);
@@ -232,16 +226,17 @@ pub fn expected_loss(config: &Config) -> Result<ExpectedLoss, RecoveryError> {
     let is_copy = storage.is_backup().map_err(failed)?;
     let mut state = index.state(&ids);
     for (shard, (subgroup, id)) in shards.iter().enumerate() {
-        let begin = begin_when_opened(&storage, config, *id).map_err(|error| failed(error.into()))?;
+        let place = (*id, numbers.of(*id));
+        let begin = begin_when_opened(&storage, config, place).map_err(|error| failed(error.into()))?;
         let begin =
-            begin.ok_or_else(|| LogFolderError::checkpoints_lost(&storage, config, (subgroup, *id)))?;
+            begin.ok_or_else(|| LogFolderError::checkpoints_lost(&storage, config, subgroup, place))?;
         state.cover(shard, begin);
     }
     let salvage = salvage(config, &register, &state, is_copy)?;
     let mut messages = vec![0; ids.len()];
     let chain = &salvage.register.record.chain;
     let count = |record: squall_log::LogRecord<'_>| {
-        let shard = ids.iter().position(|id| id.0 == record.subgroup);
+        let shard = numbers.all().position(|number| number == record.subgroup);
         let Some(shard) = shard.filter(|_| record.kind == RecordKind::Message) else { return };
         let counts =
             chain.trim_of(record.position.view, shard).is_none_or(|trim| record.position.sequence < trim);
@@ -249,11 +244,16 @@ pub fn expected_loss(config: &Config) -> Result<ExpectedLoss, RecoveryError> {
     };
     let mut count = count;
     storage.recover(&mut |_, record| count(record)).map_err(failed)?;
-    let loss = |(shard, messages): (&SalvagedShard, u64)| match *shard {
+    let added = pending.map(|pending| pending.added).unwrap_or_default();
+    let loss = |(shard, (is, messages)): (usize, (&SalvagedShard, u64))| match *is {
         SalvagedShard::Kept { sequences, missing } => SubgroupLoss::Tail { messages, sequences, missing },
+        // There was nothing to lose.
+        SalvagedShard::Lost if added.contains(&shard) => {
+            SubgroupLoss::Tail { messages: 0, sequences: 0, missing: 0 }
+        }
         SalvagedShard::Lost => SubgroupLoss::All,
     };
-    let losses = salvage.shards.iter().zip(messages).map(loss);
+    let losses = salvage.shards.iter().zip(messages).enumerate().map(loss);
     Ok(ExpectedLoss {
         folder,
         view: register.view().number,
@@ -335,9 +335,6 @@ fn salvage(
     is_copy: bool,
 ) -> Result<Salvage, RecoveryError> {
     let folder = config.log_folder().ok_or(RecoveryError::NotDurable)?;
-    if register.layout != durable::durable_layout(config) {
-        return Err(LogFolderError::OtherSubgroups { folder }.into());
-    }
     let group = LogIdentity::random_log()
         .map_err(|error| LogFolderError::Storage { folder: folder.clone(), cause: Box::new(error.into()) })?;
     register.salvage(log, group, is_copy).map_err(|error| match error {

@@ -335,7 +335,7 @@ fn a_member_joins_again_with_its_log_on_tcp() {
     a_member_joins_again_with_its_log(Transport::Tcp, "durable-back-tcp");
 }
 
-/// A second run continues the log of the first one; one with other durable subgroups is refused.
+/// A second run continues the log of the first one; one without its subgroup is refused.
 #[test]
 fn a_second_run_continues_the_first() {
     let folder = TestFolder::new("durable-again");
@@ -356,9 +356,9 @@ fn a_second_run_continues_the_first() {
         group.leave(PATIENCE);
     }
     assert_eq!(stored(&config).len(), 2);
-    let other = config.subgroup("another", subgroup);
+    let other = Config { subgroups: [("another".into(), subgroup)].into(), ..config };
     let refused = Group::join(other).expect_err("it is another log").to_string();
-    assert!(refused.contains("other durable subgroups"), "{refused}");
+    assert!(refused.contains("what was sent in the durable subgroups log"), "{refused}");
 }
 
 /// A member whose folder is removed while it runs leaves, although nothing is written, and says so.

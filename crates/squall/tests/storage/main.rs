@@ -15,6 +15,8 @@ mod restart;
 mod restart_object;
 #[path = "../common/storage.rs"]
 mod storage;
+mod subgroups;
+mod subgroups_killed;
 mod times;
 #[path = "../../../../tests/trouble_page.rs"]
 mod trouble_page;

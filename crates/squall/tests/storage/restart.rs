@@ -21,7 +21,7 @@ pub(crate) fn configs(transport: Transport, test: &str, folder: &TestFolder) -> 
 }
 
 /// What a member has delivered, in order.
-pub(crate) type Delivered = Vec<(u64, u64, usize, Vec<u8>)>;
+pub(crate) type DeliveredMessages = Vec<(u64, u64, usize, Vec<u8>)>;
 
 fn content(run: usize, rank: usize, number: usize) -> Vec<u8> {
     let length = if number % 9 == 4 { 200_000 } else { 20 + number };
@@ -30,7 +30,11 @@ fn content(run: usize, rank: usize, number: usize) -> Vec<u8> {
 
 /// A run of these members: when all are in one view, each reads what was delivered before, and takes and sends messages until it has
 /// `count` of each. Returns what each has found and delivered. They end without leaving.
-pub(crate) fn run(configs: &[Config], number: usize, count: usize) -> Vec<(Delivered, Delivered)> {
+pub(crate) fn run(
+    configs: &[Config],
+    number: usize,
+    count: usize,
+) -> Vec<(DeliveredMessages, DeliveredMessages)> {
     let (begun, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let member = |config: &Config| {
         let mut group = Group::join(config.clone()).expect("the group starts");
@@ -76,7 +80,7 @@ pub(crate) fn run(configs: &[Config], number: usize, count: usize) -> Vec<(Deliv
 }
 
 /// What was delivered earlier, as soon as a member that came late has it.
-fn whole_history(orders: &SubgroupHandle) -> Delivered {
+fn whole_history(orders: &SubgroupHandle) -> DeliveredMessages {
     let read = || orders.history().expect("it has a log").collect::<Result<Vec<_>, _>>();
     wait_until("the log is whole", || read().is_ok());
     read().expect("it was whole").into_iter().map(plain).collect()
@@ -88,7 +92,7 @@ fn plain(message: StoredMessage) -> (u64, u64, usize, Vec<u8>) {
 }
 
 /// Asserts that a history has what was delivered, in this order. It may have more at the end of a run.
-pub(crate) fn assert_holds(history: &Delivered, delivered: &Delivered) {
+pub(crate) fn assert_holds(history: &DeliveredMessages, delivered: &DeliveredMessages) {
     let mut history = history.iter();
     for message in delivered {
         assert!(history.any(|other| other == message), "message {} of view {}", message.1, message.0);
@@ -98,7 +102,7 @@ pub(crate) fn assert_holds(history: &Delivered, delivered: &Delivered) {
 fn everything_is_there_after_each_restart(transport: Transport, test: &str) {
     let folder = TestFolder::new(test);
     let configs = configs(transport, test, &folder);
-    let mut before = Delivered::new();
+    let mut before = DeliveredMessages::new();
     for number in 0..4 {
         let runs = run(&configs[..3], number, 30);
         for (found, delivered) in &runs {

@@ -159,3 +159,32 @@ fn an_object_in_memory_begins_with_nothing_beside_a_durable_one() {
     let all = (expected([10; 3]), AccountBook::default());
     assert!(found.iter().all(|found| *found == all), "{found:?}");
 }
+
+/// An object in a durable subgroup that is added later begins with nothing, and is as durable as any other one; a joiner gets it.
+#[test]
+fn an_object_is_added_beside_logs() {
+    let (_root, configs) = configs(Transport::Tcp, "restart-object-added");
+    let settings = &configs[0].subgroups["accounts"];
+    let only = |config: &Config| {
+        Config { subgroups: BTreeMap::new(), ..config.clone() }.subgroup("zeal", settings.clone())
+    };
+    let both: Vec<Config> =
+        configs.iter().map(|config| config.clone().subgroup("zeal", settings.clone())).collect();
+    let all = Barrier::new(3);
+    thread::scope(|scope| {
+        for config in &configs[..3] {
+            let (config, all) = (only(config), &all);
+            scope.spawn(move || {
+                let group = Group::join(config).expect("the group starts");
+                wait_until("all are in the view", || group.members() == 3);
+                all.wait();
+            });
+        }
+    });
+    let found = run(&both[..3], |rank, accounts| deposit(rank, accounts, 10));
+    assert!(found.iter().all(|state| state.0.values().sum::<u64>() >= 10), "{found:?}");
+    let found = run(&both, |_, accounts| balances(accounts));
+    assert!(found.iter().all(|state| *state == expected([10; 3])), "{found:?}");
+    let found = run(&both[1..], |_, accounts| balances(accounts));
+    assert!(found.iter().all(|state| *state == expected([10; 3])), "{found:?}");
+}

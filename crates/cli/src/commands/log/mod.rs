@@ -89,6 +89,8 @@ struct LogSummary {
     records: u64,
     /// The segments that hold frames.
     segments: Vec<u32>,
+    /// The names of the durable subgroups, by number; a number without a name is that of one that the log has no more.
+    names: BTreeMap<u32, String>,
     /// The greatest position of each subgroup.
     subgroups: BTreeMap<u32, PositionSummary>,
     /// The good checkpoints of each subgroup.
@@ -182,7 +184,9 @@ fn verify(arguments: &FolderArguments) -> Result<CommandVerdict> {
 fn summary(arguments: &FolderArguments) -> Result<LogSummary> {
     let (storage, recovered) = read(arguments, &mut |_, _| ())?;
     let (identity, register) = (storage.identity(), storage.register());
-    let present = register.as_ref().and_then(|register| Register::decode(&register.protocol).ok());
+    let present = register.as_ref().and_then(|register| Register::decode(register.present_protocol()).ok());
+    let known = register.as_ref().map(|register| register.subgroups.clone()).unwrap_or_default();
+    let names = (0..known.next).filter_map(|number| Some((number, known.name(number)?.to_owned()))).collect();
     let present = present.filter(|present| !present.view().members.is_empty());
     let subgroups = recovered.frontiers.iter().map(|(subgroup, at)| (*subgroup, position(*at)));
     let checkpoints = storage.checkpoints();
@@ -206,9 +210,13 @@ fn summary(arguments: &FolderArguments) -> Result<LogSummary> {
         let recycled = u32::try_from(subgroup).ok().and_then(|subgroup| recycled.get(&subgroup));
         recycled.is_some_and(|recycled| LogPosition { view, sequence } < *recycled)
     };
-    bad_checkpoints.retain(|name| !is_older(name));
+    let is_retired = |name: &str| {
+        let number = name.split('-').next().and_then(|number| number.parse().ok());
+        number.is_some_and(|number| known.is_retired(number))
+    };
+    bad_checkpoints.retain(|name| !is_older(name) && !is_retired(name));
     let (mut lost, mut lost_marks) = (Vec::new(), Vec::new());
-    for subgroup in recycled.keys().copied() {
+    for subgroup in recycled.keys().copied().filter(|subgroup| !known.is_retired(*subgroup)) {
         match storage.begin_of(subgroup) {
             LogBegin::Lost(_) if storage.has_marks_only(subgroup)? => lost_marks.push(subgroup),
             LogBegin::Lost(_) => lost.push(subgroup),
@@ -234,6 +242,7 @@ fn summary(arguments: &FolderArguments) -> Result<LogSummary> {
         frames: recovered.frames,
         records: recovered.records,
         segments: recovered.segments.keys().copied().collect(),
+        names,
         subgroups: subgroups.collect(),
         checkpoints: checkpoints.collect(),
         copy: storage.is_backup()?,
@@ -278,30 +287,41 @@ fn print(arguments: &FolderArguments, summary: &LogSummary) -> Result<()> {
             summary.last_frame, summary.end_segment, summary.end_offset
         ));
     }
-    let text = |at: &PositionSummary| format!("{}/{}", at.view, at.sequence);
-    for (subgroup, at) in &summary.subgroups {
-        output::line(format_args!("subgroup {subgroup}: up to view/sequence {}", text(at)));
-    }
-    for (subgroup, all) in &summary.checkpoints {
-        let all: Vec<String> = all.iter().map(text).collect();
-        output::line(format_args!("subgroup {subgroup}: checkpoints at {}", all.join(", ")));
-    }
-    for subgroup in &summary.lost {
-        output::line(format_args!(
-            "subgroup {subgroup}: its first records were removed, and none of its checkpoints can be read; the member does not start \
-             with this folder"
-        ));
-    }
-    for subgroup in &summary.lost_marks {
-        output::line(format_args!(
-            "subgroup {subgroup}: its first records were discarded, and the mark that says so is lost; a member whose configuration has \
-             `automatic` in the `retain` of the subgroup makes it again when it starts"
-        ));
-    }
+    print_subgroups(summary);
     for name in &summary.bad_checkpoints {
         output::line(format_args!("the checkpoint {name} is not as it was written"));
     }
     Ok(())
+}
+
+/// Prints what there is of each subgroup, which has its number, and its name if it is noted.
+fn print_subgroups(summary: &LogSummary) {
+    let text = |at: &PositionSummary| format!("{}/{}", at.view, at.sequence);
+    let called = |subgroup: u32| match summary.names.get(&subgroup) {
+        Some(name) => format!("subgroup {subgroup} ({name})"),
+        None if summary.names.is_empty() => format!("subgroup {subgroup}"),
+        None => format!("subgroup {subgroup} (removed)"),
+    };
+    for (subgroup, at) in &summary.subgroups {
+        output::line(format_args!("{}: up to view/sequence {}", called(*subgroup), text(at)));
+    }
+    for (subgroup, all) in &summary.checkpoints {
+        let all: Vec<String> = all.iter().map(text).collect();
+        output::line(format_args!("{}: checkpoints at {}", called(*subgroup), all.join(", ")));
+    }
+    for subgroup in &summary.lost {
+        output::line(format_args!(
+            "{}: its first records were removed, and none of its checkpoints can be read; the member does not start with this folder",
+            called(*subgroup)
+        ));
+    }
+    for subgroup in &summary.lost_marks {
+        output::line(format_args!(
+            "{}: its first records were discarded, and the mark that says so is lost; a member whose configuration has `automatic` in the \
+             `retain` of the subgroup makes it again when it starts",
+            called(*subgroup)
+        ));
+    }
 }
 
 fn dump(arguments: &FolderArguments, frame: u64, record: &LogRecord<'_>) {

@@ -1,4 +1,4 @@
-//! What a merge takes, and from where.
+//! What a merge takes, and from where (Derecho §3.4, "Total failures").
 
 use squall_fabric::NodeId;
 use squall_fabric::sim::Prng;

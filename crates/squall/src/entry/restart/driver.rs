@@ -99,6 +99,7 @@ impl<'a> RestartDriver<'a> {
         let settings = RestartSettings::DEFAULT;
         let now = Instant::default();
         let mut restarter = Restarter::new(settings, placement, register, state, is_damaged, now);
+        restarter.add_shards(&log.added_shards());
         restarter.expect_others(contacts.addresses.len());
         Self {
             log,
@@ -485,6 +486,7 @@ const DAMAGED: &str = "Enough members are here, but of some durable subgroup all
 const ABSENT: &str = "Start the missing members with their folders, all within `timeouts.join`; if these are lost forever, see \
                       `squall recover --help`";
 const OTHER_GROUP: &str = "; a process has the log of another group of this cluster: to join that one, move this member's folder away";
-const OTHER_SUBGROUPS: &str = "; a process has other durable subgroups in its configuration";
+const OTHER_SUBGROUPS: &str =
+    "; a process has other durable subgroups in its configuration: give all members the same ones";
 /// The longest mail that goes with a question, whose rest are a report and the addresses of all processes.
 const MAIL_BYTES_MAX: usize = QUESTION_BYTES_MAX / 2;

@@ -17,7 +17,6 @@ use squall_protocols::restart::{
 use self::reader::{MergeFolder, difference, shards};
 use super::recovery::RecoveryError;
 use crate::config::Config;
-use crate::durable;
 use crate::error::LogFolderError;
 
 mod reader;
@@ -201,6 +200,16 @@ pub enum MergeError {
         /// The folder.
         folder: PathBuf,
     },
+    /// Its group has other durable subgroups than the configuration.
+    #[error(
+        "the log in {} is of a group with other durable subgroups than in the configuration: write those that it has, and change them when \
+         the group runs again",
+        folder.display()
+    )]
+    OtherSubgroups {
+        /// The folder.
+        folder: PathBuf,
+    },
     /// It knows a later view.
     #[error(
         "the log in {} knows view {view}, and that in {} only view {own_view}: mend the one with the later view, and give the other one \
@@ -356,10 +365,6 @@ fn prepare<D: Disk>(config: &Config, folders: &[MergeFolder<D>]) -> Result<Prepa
     if own.is_copy {
         return Err(failed(&own.folder, StorageError::Backup));
     }
-    let layout = durable::durable_layout(config);
-    if let Some(folder) = folders.iter().find(|folder| folder.register.layout != layout) {
-        return Err(LogFolderError::OtherSubgroups { folder: folder.folder.clone() }.into());
-    }
     let target = own.target(config, &ids)?;
     let others: Vec<LogPieces> = folders[1..].iter().map(|folder| folder.pieces(&ids)).collect();
     let plan = plan_merge(&target, &others).map_err(|conflict| refused(conflict, folders))?;
@@ -452,9 +457,7 @@ fn refused<D: Disk>(conflict: MergeConflict, folders: &[MergeFolder<D>]) -> Merg
     match conflict {
         MergeConflict::NoMember => RecoveryError::Removed { folder: folder(0), view: own_view }.into(),
         MergeConflict::OtherGroup { source } => MergeError::OtherGroup { folder: folder(source) },
-        MergeConflict::OtherShards { source } => {
-            LogFolderError::OtherSubgroups { folder: folder(source) }.into()
-        }
+        MergeConflict::OtherShards { source } => MergeError::OtherSubgroups { folder: folder(source) },
         MergeConflict::LaterView { source, view } => {
             MergeError::LaterView { folder: folder(source), view, own: folder(0), own_view }
         }

@@ -16,14 +16,16 @@ use squall_protocols::restart::{LogPieces, MergeTarget, Register, SequenceRanges
 use super::MergeError;
 use crate::config::Config;
 use crate::durable::discarder::begin_when_opened;
-use crate::durable::{self, behind};
+use crate::durable::{self, FolderPlan, behind};
 use crate::error::LogFolderError;
 
 /// A folder with a log, as it is found.
 pub(super) struct MergeFolder<D> {
     pub(super) folder: PathBuf,
     pub(super) storage: Storage<D>,
+    /// It is in terms of the subgroups of the configuration, as `plan` has it, and these are those of the folder.
     pub(super) register: Register,
+    pub(super) plan: FolderPlan,
     pub(super) survey: LogSurvey,
     pub(super) is_copy: bool,
     held: HeldRecords,
@@ -86,13 +88,13 @@ impl HeldRecords {
     }
 
     /// The frames that show something of a range.
-    fn frames(&self, id: SubgroupId, view: u64, range: Range<u64>) -> impl Iterator<Item = &HeldFrame> {
-        let all = self.frames.get(&(id.0, view)).into_iter().flatten();
+    fn frames(&self, number: u32, view: u64, range: Range<u64>) -> impl Iterator<Item = &HeldFrame> {
+        let all = self.frames.get(&(number, view)).into_iter().flatten();
         all.filter(move |frame| frame.from < range.end && range.start < frame.to)
     }
 
-    fn views(&self, id: SubgroupId) -> impl Iterator<Item = (u64, SequenceRanges)> {
-        self.frames.range((id.0, 0)..=(id.0, u64::MAX)).map(|((_, view), frames)| {
+    fn views(&self, number: u32) -> impl Iterator<Item = (u64, SequenceRanges)> {
+        self.frames.range((number, 0)..=(number, u64::MAX)).map(|((_, view), frames)| {
             let mut ranges = SequenceRanges::default();
             frames.iter().for_each(|frame| ranges.add(frame.from, frame.to));
             (*view, ranges)
@@ -110,14 +112,19 @@ impl<D: Disk> MergeFolder<D> {
         }
         let is_copy = storage.is_backup().map_err(failed)?;
         let value = storage.register().filter(|value| !value.protocol.is_empty());
-        let value = value.ok_or_else(|| MergeError::NoRegister { folder: folder.into() })?;
-        let register = Register::decode(&value.protocol)
-            .map_err(|cause| LogFolderError::Register { folder: folder.into(), cause })?;
+        let no_register = || MergeError::NoRegister { folder: folder.into() };
+        let value = value.ok_or_else(no_register)?;
+        let recycled = value.recycled.clone();
+        let plan = FolderPlan::new(config, folder, value)?;
+        if plan.pending.is_some() {
+            return Err(MergeError::OtherSubgroups { folder: folder.into() });
+        }
+        let register = plan.register.clone().ok_or_else(no_register)?;
         let mut held = HeldRecords::default();
         let survey =
-            storage.survey(&mut |note, follows| held.note(note, follows, &value.recycled)).map_err(failed)?;
+            storage.survey(&mut |note, follows| held.note(note, follows, &recycled)).map_err(failed)?;
         held.frames.values_mut().for_each(|frames| frames.sort_by_key(|frame| (frame.from, frame.to)));
-        Ok(Self { folder: folder.into(), storage, register, survey, is_copy, held })
+        Ok(Self { folder: folder.into(), storage, register, plan, survey, is_copy, held })
     }
 
     /// Whether its log lacks a part of what it had.
@@ -125,12 +132,26 @@ impl<D: Disk> MergeFolder<D> {
         self.register.is_damaged() || !self.survey.recovered.is_usable()
     }
 
+    /// The number that a subgroup has here.
+    pub(super) fn number(&self, id: SubgroupId) -> u32 {
+        self.plan.numbers.of(id)
+    }
+
+    fn frames(&self, id: SubgroupId, view: u64, range: Range<u64>) -> impl Iterator<Item = &HeldFrame> {
+        self.held.frames(self.number(id), view, range)
+    }
+
     /// What it has of these subgroups, which are the shards of the register.
     pub(super) fn pieces(&self, ids: &[SubgroupId]) -> LogPieces {
         let checkpoints = self.storage.checkpoints();
         let shard = |id: &SubgroupId| ShardPieces {
-            views: self.held.views(*id).collect(),
-            checkpoints: checkpoints.get(&id.0).into_iter().flatten().map(|at| behind(*at)).collect(),
+            views: self.held.views(self.number(*id)).collect(),
+            checkpoints: checkpoints
+                .get(&self.number(*id))
+                .into_iter()
+                .flatten()
+                .map(|at| behind(*at))
+                .collect(),
         };
         LogPieces { register: self.register.clone(), shards: ids.iter().map(shard).collect() }
     }
@@ -138,7 +159,8 @@ impl<D: Disk> MergeFolder<D> {
     /// What it has, as the log that takes what it lacks.
     pub(super) fn target(&self, config: &Config, ids: &[SubgroupId]) -> Result<MergeTarget, MergeError> {
         let chained = |id: &SubgroupId| {
-            let views = self.held.chained.range((id.0, 0)..=(id.0, u64::MAX));
+            let number = self.number(*id);
+            let views = self.held.chained.range((number, 0)..=(number, u64::MAX));
             let views = views.map(|((_, view), ranges)| (*view, ranges.clone())).collect();
             ShardPieces { views, ..ShardPieces::default() }
         };
@@ -147,8 +169,8 @@ impl<D: Disk> MergeFolder<D> {
                 folder: self.folder.clone(),
                 cause: Box::new(cause.into()),
             };
-            let begin = begin_when_opened(&self.storage, config, *id).map_err(failed)?;
-            Ok(match (begin, self.storage.begin_of(id.0)) {
+            let begin = begin_when_opened(&self.storage, config, (*id, self.number(*id))).map_err(failed)?;
+            Ok(match (begin, self.storage.begin_of(self.number(*id))) {
                 (None, LogBegin::Lost(at)) => ShardBegin { start: behind(at), is_lost: true },
                 (start, _) => ShardBegin { start: start.unwrap_or_default(), is_lost: false },
             })
@@ -164,7 +186,7 @@ impl<D: Disk> MergeFolder<D> {
 
     /// One more than the last sequence that it has of a view.
     pub(super) fn end(&self, id: SubgroupId, view: u64) -> u64 {
-        let frames = self.held.frames.get(&(id.0, view)).into_iter().flatten();
+        let frames = self.held.frames.get(&(self.number(id), view)).into_iter().flatten();
         frames.map(|frame| frame.to).max().unwrap_or(0)
     }
 
@@ -177,7 +199,7 @@ impl<D: Disk> MergeFolder<D> {
         each: &mut dyn FnMut(&LogRecord<'_>),
     ) -> Result<(), MergeError> {
         let mut next = range.start;
-        for frame in self.held.frames(id, view, range.clone()) {
+        for frame in self.frames(id, view, range.clone()) {
             self.read_frame(frame.place, id, view, &mut |record| {
                 if (next..range.end).contains(&record.position.sequence) {
                     next = record.position.sequence + 1;
@@ -195,8 +217,9 @@ impl<D: Disk> MergeFolder<D> {
         view: u64,
         each: &mut dyn FnMut(&LogRecord<'_>),
     ) -> Result<(), MergeError> {
+        let number = self.number(id);
         let is_read = self.storage.read_frame(place, &mut |record| {
-            let is_of = record.subgroup == id.0 && record.position.view == view;
+            let is_of = record.subgroup == number && record.position.view == view;
             if is_of && record.kind == RecordKind::Message {
                 each(&record);
             }
@@ -229,7 +252,7 @@ pub(super) fn difference<D: Disk>(
         let mut known = Vec::new();
         for (source, folder) in folders.iter().enumerate() {
             let (mut messages, mut ranges) = (BTreeSet::new(), SequenceRanges::default());
-            for frame in folder.held.frames(id, view, range.clone()) {
+            for frame in folder.frames(id, view, range.clone()) {
                 ranges.add(frame.from, frame.to);
                 folder.read_frame(frame.place, id, view, &mut |record| {
                     let sequence = record.position.sequence;

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use squall_fabric::NodeId;
 use squall_fabric::sim::Prng;
 use squall_log::{
-    Disk as _, DurableLog, FramePlace, LogPosition, LogRecord, LogSettings, RecordKind, SimDisk, Storage,
-    StorageOwner,
+    Disk as _, DurableLog, FramePlace, LogPosition, LogRecord, LogSettings, LogSubgroups, RecordKind,
+    RegisterValue, SimDisk, Storage, StorageOwner,
 };
 use squall_protocols::membership::RankSet;
 use squall_protocols::multicast::DeliveryMode;
@@ -91,14 +91,20 @@ fn member(prng: &mut Prng, rank: usize, history: &History) -> Member {
             Storage::open(Arc::clone(&disk), &owner, SETTINGS, 100 + rank as u64).expect("the disk works");
         let recovered = storage.recover_notes(&mut |_| ()).expect("the disk works");
         let log = DurableLog::start(storage, recovered).expect("the disk works");
-        log.write_register(register(rank, history).encode()).expect("the disk works");
+        // Each folder has another number for the subgroup.
+        let number = rank as u32;
+        let subgroups =
+            LogSubgroups { numbers: [("orders".into(), number)].into(), next: number + 1, change: None };
+        let protocol = register(rank, history).encode();
+        let change = |value: &mut RegisterValue| (value.protocol, value.subgroups) = (protocol, subgroups);
+        log.storage().change_register(change).expect("the disk works");
         let count = if life + 1 == lives { rest.len() } else { prng.index(rest.len() + 1) };
         let (now, later) = rest.split_at(count);
         rest = later;
         for (view, sequence, bytes) in now {
             let position = LogPosition { view: *view, sequence: *sequence };
             let (kind, sender) = (RecordKind::Message, (*sequence % 3) as u32);
-            let record = LogRecord { subgroup: 0, kind, position, sender, time: *sequence, bytes };
+            let record = LogRecord { subgroup: number, kind, position, sender, time: *sequence, bytes };
             let records = log.append(&record).expect("there is space");
             if prng.below(3) == 0 {
                 log.wait(records).expect("the disk works");
@@ -294,10 +300,10 @@ fn a_lost_checkpoint_comes_from_another_folder() {
     let mut prng = Prng::new(3);
     let members: Vec<Member> = (0..2).map(|rank| member(&mut prng, rank, &history)).collect();
     let at = |sequence| LogPosition { view: 0, sequence };
-    for (member, sequence) in members.iter().zip([5, 12]) {
+    for (number, (member, sequence)) in (0..).zip(members.iter().zip([5, 12])) {
         let storage = Storage::inspect(Arc::clone(&member.disk), SETTINGS).expect("it has an identity");
         let state = &mut |out: &mut dyn std::io::Write| out.write_all(&[7; 9000]);
-        storage.replace_checkpoints(0, at(sequence), state).expect("the disk works");
+        storage.replace_checkpoints(number, at(sequence), state).expect("the disk works");
     }
     let checkpoint = "checkpoints/0-0-5";
     let disk = || members[0].disk.lock().expect("no panic");

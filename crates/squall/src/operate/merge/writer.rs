@@ -38,20 +38,23 @@ pub(super) fn carry_out<D: Disk, W: Disk + Send + Sync + 'static>(
     let owner = StorageOwner { cluster: config.cluster.clone(), member: config.log_name() };
     let log = LogIdentity::random_log().map_err(disk_failed)?;
     let storage = Storage::open(disk, &owner, LogSettings::DEFAULT, log).map_err(storage_failed)?;
+    own.plan.write(&storage).map_err(storage_failed)?;
     if own.is_damaged() {
         let mut register = own.register.clone();
         register.damaged_in = Some(register.view().number);
-        storage.change_register(|value| value.protocol = register.encode()).map_err(storage_failed)?;
+        storage.change_register(|value| value.set_protocol(register.encode())).map_err(storage_failed)?;
     }
     let ids: Vec<SubgroupId> = shards(config).into_values().collect();
     for step in &plan.steps {
         if let MergeStep::Checkpoint { source, shard, start } = *step {
-            take_checkpoint(&storage, &folders[source], ids[shard], start)
+            take_checkpoint(&storage, own.number(ids[shard]), (&folders[source], ids[shard]), start)
                 .map_err(|error| disk_failed(error.into()))?;
         }
     }
     if !continues {
-        storage.change_register(|value| value.protocol = plan.register.encode()).map_err(storage_failed)?;
+        storage
+            .change_register(|value| value.set_protocol(plan.register.encode()))
+            .map_err(storage_failed)?;
         return Ok(());
     }
     // Nothing that is there is written over, also if a crash could have left it behind.
@@ -61,7 +64,7 @@ pub(super) fn carry_out<D: Disk, W: Disk + Send + Sync + 'static>(
     let mut appending = Appending { log: &log, records: 0, failure: None };
     for step in &plan.steps {
         if let MergeStep::Records { source, shard, view, from, to } = *step {
-            appending.take(&folders[source], ids[shard], view, from..to)?;
+            appending.take(own.number(ids[shard]), (&folders[source], ids[shard]), view, from..to)?;
         }
     }
     let Appending { records, failure, .. } = appending;
@@ -76,34 +79,35 @@ pub(super) fn carry_out<D: Disk, W: Disk + Send + Sync + 'static>(
 /// Takes a checkpoint of a folder, or, of a folder that is the own one, continues behind it. What is bad goes to `aside`.
 fn take_checkpoint<D: Disk, W: Disk>(
     storage: &Storage<W>,
-    from: &MergeFolder<D>,
-    id: SubgroupId,
+    own: u32,
+    (from, id): (&MergeFolder<D>, SubgroupId),
     start: LogStart,
 ) -> Result<(), CheckpointError> {
     let position = last_before(start).unwrap_or_default();
     let block = storage.settings().block;
-    let good = storage.checkpoints().remove(&id.0).unwrap_or_default();
+    let good = storage.checkpoints().remove(&own).unwrap_or_default();
     for name in storage.disk().list("checkpoints")? {
-        let is_of = name.strip_prefix(&format!("{}-", id.0)).is_some();
-        let is_good = good.iter().any(|at| name == format!("{}-{}-{}", id.0, at.view, at.sequence));
+        let is_of = name.strip_prefix(&format!("{own}-")).is_some();
+        let is_good = good.iter().any(|at| name == format!("{own}-{}-{}", at.view, at.sequence));
         if is_of && !is_good {
             // What cannot be read at all cannot be kept.
             let _ = keep_aside(storage.disk(), &format!("checkpoints/{name}"), block);
         }
     }
-    if from.storage.is_mark(id.0, position)? {
-        return storage.replace_by_mark(id.0, position);
+    let number = from.number(id);
+    if from.storage.is_mark(number, position)? {
+        return storage.replace_by_mark(own, position);
     }
     let mut write = |sink: &mut dyn Write| {
         let mut written = Ok(());
-        let read = from.storage.read_checkpoint(id.0, position, &mut |bytes| {
+        let read = from.storage.read_checkpoint(number, position, &mut |bytes| {
             if written.is_ok() {
                 written = sink.write_all(bytes);
             }
         });
         written.and_then(|()| read.map_err(std::io::Error::other))
     };
-    storage.replace_checkpoints(id.0, position, &mut write)
+    storage.replace_checkpoints(own, position, &mut write)
 }
 
 /// Records that are being appended to a log.
@@ -118,8 +122,8 @@ impl<W: Disk + Send + Sync + 'static> Appending<'_, W> {
     /// Appends what a folder has of a view. The last record shows that all before it are nulls that are no messages.
     fn take<D: Disk>(
         &mut self,
-        from: &MergeFolder<D>,
-        id: SubgroupId,
+        own: u32,
+        (from, id): (&MergeFolder<D>, SubgroupId),
         view: u64,
         range: Range<u64>,
     ) -> Result<(), MergeError> {
@@ -127,11 +131,11 @@ impl<W: Disk + Send + Sync + 'static> Appending<'_, W> {
         let (mut next, mut time) = (range.start, 0);
         from.messages(id, view, range, &mut |record| {
             (next, time) = (record.position.sequence + 1, record.time);
-            self.append(record);
+            self.append(&LogRecord { subgroup: own, ..*record });
         })?;
         if next < end {
             let (kind, position) = (RecordKind::Frontier, LogPosition { view, sequence: end - 1 });
-            self.append(&LogRecord { subgroup: id.0, kind, position, sender: 0, time, bytes: &[] });
+            self.append(&LogRecord { subgroup: own, kind, position, sender: 0, time, bytes: &[] });
         }
         Ok(())
     }
