@@ -55,8 +55,8 @@ would be two groups.
 Examples:
   squall recover --config squall.toml
   squall recover -c squall.toml --rank 1 --json
-  squall recover -c squall.toml --rank 1 --from /tmp/rank-0 --from /tmp/rank-2
-  squall recover -c squall.toml --rank 1 --from /tmp/rank-0 --from /tmp/rank-2 --yes
+  squall recover -c squall.toml --rank 1 --from /tmp/r0 --from /tmp/r2
+  squall recover -c squall.toml --rank 1 --from /tmp/r0 --from /tmp/r2 --yes
   squall recover -c squall.toml --accept-loss";
 
 pub(crate) fn run(arguments: &RecoverArguments) -> Result<CommandVerdict> {

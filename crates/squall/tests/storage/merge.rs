@@ -123,7 +123,7 @@ fn what_cannot_be_merged_is_said() {
         "{merge:?}"
     );
     merge_logs(config, std::slice::from_ref(&copy)).expect("it is of the same history");
-    let text = refused(&[config.clone()]).remove(0);
+    let text = refused(std::slice::from_ref(config)).remove(0);
     assert!(text.contains("Start the missing members"), "{text}");
 
     // One copy of the register is as good as two.

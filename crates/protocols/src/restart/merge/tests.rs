@@ -228,7 +228,10 @@ fn other_histories_are_refused() {
     layout.register.layout = 1;
     assert_eq!(conflict(&own, &[layout]), MergeConflict::OtherShards { source: 1 });
     let end = log(1, &[5, 8], &[]);
-    assert_eq!(conflict(&own, &[end.clone()]), MergeConflict::OtherHistory { source: 1, other: 0 });
+    assert_eq!(
+        conflict(&own, std::slice::from_ref(&end)),
+        MergeConflict::OtherHistory { source: 1, other: 0 }
+    );
     // Two of the others contradict each other, in views that the target does not know.
     let mut late = own.clone();
     late.pieces.register.record.chain.forget_before(2);
