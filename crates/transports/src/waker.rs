@@ -85,7 +85,13 @@ impl Waker {
 
 #[cfg(test)]
 mod tests {
+    use squall_fabric::atomics::AtomicU64;
+
     use super::*;
+
+    /// A word in cache lines of its own: the fence matters when a store waits for its line.
+    #[repr(align(128))]
+    struct Line(AtomicU64);
 
     fn rings(waker: &Waker) -> Option<u64> {
         let mut count = [0; 8];
@@ -110,6 +116,46 @@ mod tests {
         waker.set_parked(true);
         waker.wake();
         assert_eq!(rings(&waker), Some(1), "each park can be ended");
+    }
+
+    /// Dekker's litmus test, on this processor: of a thread that has stored something, and a runner that is about to park, one sees the other.
+    #[test]
+    fn no_wake_up_is_lost_between_two_cores() {
+        const ROUNDS: u64 = 200_000;
+        let waker = Waker::new().expect("a file descriptor");
+        let [thing, round_word] = [const { Line(AtomicU64::new(0)) }; 2];
+        // Both sides begin each round together, offset by some nanoseconds; yielding lets the other side run on a loaded machine.
+        let meet = |round: u64, shift: u64| {
+            round_word.0.fetch_add(1, Ordering::Relaxed);
+            let mut looks = 0;
+            while round_word.0.load(Ordering::Relaxed) < 2 * round {
+                looks += 1;
+                if looks % 2_000 == 0 {
+                    std::thread::yield_now();
+                }
+            }
+            (0..shift).for_each(|_| std::hint::black_box(()));
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in 1..=ROUNDS {
+                    meet(2 * round - 1, round % 97);
+                    thing.0.store(round, Ordering::Relaxed);
+                    waker.wake();
+                    meet(2 * round, 0);
+                }
+            });
+            let mut lost = 0;
+            for round in 1..=ROUNDS {
+                meet(2 * round - 1, round % 89);
+                waker.set_parked(true);
+                let is_seen = thing.0.load(Ordering::Relaxed) == round;
+                meet(2 * round, 0);
+                lost += u64::from(!is_seen && rings(&waker).is_none());
+                waker.set_parked(false);
+            }
+            assert_eq!(lost, 0, "of {ROUNDS} wake-ups");
+        });
     }
 
     #[test]

@@ -34,3 +34,13 @@ mod conformance {
 mod sealed_conformance {
     squall_fabric::conformance_suite!(crate::cluster::SealedLoopback);
 }
+
+/// The same where acknowledgements wait for some polls.
+mod gathering_conformance {
+    squall_fabric::conformance_suite!(crate::cluster::GatheringLoopback);
+}
+
+/// And both.
+mod sealed_gathering_conformance {
+    squall_fabric::conformance_suite!(crate::cluster::SealedGatheringLoopback);
+}

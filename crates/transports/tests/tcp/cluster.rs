@@ -46,16 +46,18 @@ fn plain_pair() -> (PeerStream, PeerStream) {
     (near.into(), far.into())
 }
 
-/// Nodes that are all connected, driven by one thread; their streams are encrypted if `SEALED`.
+/// Nodes that are all connected, driven by one thread; their streams are encrypted if `SEALED`, and acknowledgements gathered if `GATHERS`.
 #[derive(Debug)]
-pub(crate) struct AnyLoopback<const SEALED: bool> {
+pub(crate) struct AnyLoopback<const SEALED: bool, const GATHERS: bool> {
     nodes: Vec<Option<TcpFabric>>,
 }
 
-pub(crate) type PlainLoopback = AnyLoopback<false>;
-pub(crate) type SealedLoopback = AnyLoopback<true>;
+pub(crate) type PlainLoopback = AnyLoopback<false, false>;
+pub(crate) type SealedLoopback = AnyLoopback<true, false>;
+pub(crate) type GatheringLoopback = AnyLoopback<false, true>;
+pub(crate) type SealedGatheringLoopback = AnyLoopback<true, true>;
 
-impl<const SEALED: bool> Harness for AnyLoopback<SEALED> {
+impl<const SEALED: bool, const GATHERS: bool> Harness for AnyLoopback<SEALED, GATHERS> {
     type Fabric = TcpFabric;
 
     fn new(nodes: u32) -> Self {
@@ -67,8 +69,13 @@ impl<const SEALED: bool> Harness for AnyLoopback<SEALED> {
                 streams[b as usize].push((NodeId(a), far));
             }
         }
-        let fabric =
-            |(node, streams)| Some(TcpFabric::new(NodeId(node), streams).expect("streams are connected"));
+        let fabric = |(node, streams)| {
+            let mut fabric = TcpFabric::new(NodeId(node), streams).expect("streams are connected");
+            if GATHERS {
+                fabric.gather_answers();
+            }
+            Some(fabric)
+        };
         Self { nodes: (0..nodes).zip(streams).map(fabric).collect() }
     }
 

@@ -2,8 +2,9 @@
 
 use squall_fabric::conformance::Harness;
 use squall_fabric::{BreakReason, Channel, ConnId, Fabric, FabricEvent, NodeId, PostError, Token, Write};
+use squall_transports::TransportFabric as _;
 
-use crate::cluster::PlainLoopback;
+use crate::cluster::{GatheringLoopback, PlainLoopback};
 use crate::raw::Xorshift;
 
 /// Both ends open and close two channels and poll at random. In the end both leave all channels open: then
@@ -132,6 +133,34 @@ fn a_write_that_is_landing_is_cut_off_by_revocation() {
         let other = cluster.link(0, 1, 2, 1);
         cluster.write(0, other.conn, &other.value(0, &[7]));
         cluster.until("another connection continues", |_| other.target.load(0) == 7);
+    }
+}
+
+/// What arrived is handled before it is acknowledged: an acknowledgement goes with a post, before a sleep, or after some polls, and not earlier.
+#[test]
+fn acknowledgements_are_gathered() {
+    let mut cluster = squall_fabric::conformance::ConformanceCluster::<GatheringLoopback>::new(2);
+    let (there, back) = (cluster.link(0, 1, 1, 1), cluster.link(1, 0, 2, 1));
+    let is_done = |event: &FabricEvent| matches!(event, FabricEvent::Done { .. });
+    for (round, ends) in ["a post", "a sleep", "some polls"].into_iter().enumerate() {
+        (0..8).for_each(|_| (0..2).for_each(|node| cluster.poll(node)));
+        let value = [round as u64 + 1];
+        cluster.write(0, there.conn, &Write { signal: Some(Token(1)), ..there.value(0, &value) });
+        cluster.poll(0);
+        let calls = cluster.node(1).counters().send_calls;
+        while there.target.load(0) != value[0] {
+            cluster.poll(1);
+        }
+        cluster.poll(1);
+        assert_eq!(cluster.node(1).counters().send_calls, calls, "it waits for {ends}");
+        match ends {
+            "a post" => cluster.write(1, back.conn, &back.value(0, &value)),
+            "a sleep" => cluster.node(1).prepare_park(),
+            _ => (0..4).for_each(|_| cluster.poll(1)),
+        }
+        cluster.node(1).unpark();
+        cluster.expect(0, "Done", is_done);
+        assert_eq!(cluster.node(1).counters().send_calls, calls + 1, "one call after {ends}");
     }
 }
 
