@@ -216,7 +216,7 @@ pub fn plan_merge(target: &MergeTarget, others: &[LogPieces]) -> Result<MergePla
     for shard in (0..own.view().shards.len()).filter(|shard| own.view().shards[*shard].contains(rank)) {
         let begin = target.begins[shard];
         // The trims of earlier views are wanted only if the shard's log begins there.
-        if begin.start.view < register.record.chain.first() && register.record.chain.begun_again(shard) == 0 {
+        if begin.start.view < register.record.chain.known_since(shard) {
             let mut chains: Vec<&ViewChain> =
                 others.iter().map(|other| &other.register.record.chain).collect();
             chains.sort_by_key(|chain| std::cmp::Reverse(chain.end()));
@@ -289,7 +289,7 @@ impl ShardMerge<'_> {
         let begun = chain.begun_again(self.shard);
         let begin = if begin.start.view < begun { ShardBegin::default() } else { begin };
         // [T19] What is before the list may be too much or too little.
-        let known = LogStart::of_view(if begun > 0 { 0 } else { chain.first() });
+        let known = LogStart::of_view(chain.known_since(self.shard));
         let (mut from, mut steps) = (begin.start, Vec::new());
         if begin.is_lost || from.view < known.view {
             let Some((start, step)) = self.checkpoint(from.max(known)) else {

@@ -292,6 +292,21 @@ fn other_contents_are_refused() {
     assert!(refused > 15, "{refused}");
 }
 
+/// A log is merged in terms of the subgroups that its group has, not of those that it is to have.
+#[test]
+fn a_changed_set_is_refused() {
+    let history = history(&mut Prng::new(5));
+    let member = member(&mut Prng::new(5), 0, &history);
+    let mut changed = config(0);
+    changed.subgroups.insert("returns".into(), changed.subgroups["orders"].clone());
+    let before = member.segments();
+    let error = MergeFolder::read(Arc::clone(&member.disk), &folder(0), &changed).err().expect("another set");
+    assert!(matches!(&error, MergeError::OtherSubgroups { folder: of } if *of == folder(0)), "{error}");
+    assert!(error.to_string().contains("change them when the group runs again"), "{error}");
+    assert!(member.segments() == before, "nothing has changed");
+    assert!(member.read(0).is_ok());
+}
+
 /// A checkpoint that cannot be read is replaced by that of another folder, if that reaches as far; as it was it is in `aside`.
 #[test]
 fn a_lost_checkpoint_comes_from_another_folder() {
