@@ -213,8 +213,8 @@ const SAFE_ROOTS: [&str; 9] = [
 const TRUSTED: [&str; 10] = [
     "crates/protocols/src/genuine/inbox.rs",
     "crates/protocols/src/genuine/outbox.rs",
-    "crates/protocols/src/multicast/consumer.rs",
     "crates/protocols/src/multicast/subgroup.rs",
+    "crates/protocols/src/multicast/walk.rs",
     "crates/protocols/src/rdmc/local/tests.rs",
     "crates/squall/src/bulk/file.rs",
     "crates/squall/src/bulk/host.rs",

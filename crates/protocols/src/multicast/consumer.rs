@@ -9,12 +9,12 @@
 use std::fmt;
 use std::sync::Arc;
 
-use squall_fabric::window::{Announcement, CorruptRecord, WindowReader, WindowRecord};
-use squall_fabric::{NodeId, Region, trusted};
+use squall_fabric::NodeId;
+use squall_fabric::window::{Announcement, WindowReader, WindowRecord};
 
 use super::bodies::Bodies;
-use super::{MulticastRow, SubgroupSettings, ViewStart};
-use crate::coverage::{Point, reach};
+use super::walk::{SenderWindow, Walk};
+use super::{CorruptMemory, MulticastRow, SubgroupSettings, ViewStart};
 use crate::mutation;
 use crate::sst::StateTable;
 
@@ -144,7 +144,7 @@ pub type Lanes = Box<[u64]>;
 #[derive(Debug)]
 pub struct Consumer {
     view: u64,
-    senders: Vec<Source>,
+    senders: Vec<SenderWindow>,
     /// Whether there is one lane for all senders.
     ordered: bool,
     /// The number of sequences or indexes taken, by lane.
@@ -162,10 +162,10 @@ pub struct Consumer {
 /// A message that has been taken and not yet read.
 #[derive(Clone, Copy, Debug)]
 pub struct TakenMessage {
-    sender: usize,
-    index: u64,
-    sequence: u64,
-    record: WindowRecord,
+    pub(super) sender: usize,
+    pub(super) index: u64,
+    pub(super) sequence: u64,
+    pub(super) record: WindowRecord,
 }
 
 impl TakenMessage {
@@ -173,19 +173,6 @@ impl TakenMessage {
     pub(crate) const fn sequence(&self) -> u64 {
         self.sequence
     }
-}
-
-#[derive(Debug)]
-struct Source {
-    /// Rank among the members.
-    member: usize,
-    node: NodeId,
-    row: Region,
-    columns: Arc<MulticastRow>,
-    announced: Announcement,
-    reader: WindowReader,
-    /// The number of messages that this member has delivered in an earlier view and that are sent again.
-    known: u64,
 }
 
 impl Consumer {
@@ -209,7 +196,7 @@ impl Consumer {
             }
         };
         let columns = Arc::new(row.clone());
-        let senders = settings.senders.iter().enumerate().map(|(sender, member)| Source {
+        let senders = settings.senders.iter().enumerate().map(|(sender, member)| SenderWindow {
             member: *member,
             node: table.members()[*member],
             row: table.row(*member).clone(),
@@ -218,7 +205,7 @@ impl Consumer {
             reader: reader((sender, member)),
             known: start.known(table.members()[*member]),
         });
-        let mut senders: Vec<Source> = senders.collect();
+        let mut senders: Vec<SenderWindow> = senders.collect();
         mutant!(OrderOfOneMember if table.rank() == 1 => senders.reverse());
         Self {
             view: start.view,
@@ -350,7 +337,7 @@ impl Consumer {
     #[inline]
     pub fn look_at(&self, taken: TakenMessage) -> Message<'_> {
         let source = &self.senders[taken.sender];
-        let bytes = trusted::payload(&source.reader, taken.record);
+        let bytes = source.payload(taken.record);
         Message {
             view: self.view,
             sender: source.member,
@@ -377,110 +364,3 @@ impl Consumer {
         step
     }
 }
-
-/// The state of one batch, separate from the consumer's so that it stays in registers.
-struct Walk {
-    next_sender: usize,
-    round: u64,
-    messages: u64,
-    bytes: u64,
-    /// The number of sequences or indexes taken without an error.
-    taken: u64,
-}
-
-impl Walk {
-    #[inline]
-    fn run(
-        &mut self,
-        senders: &mut [Source],
-        view: u64,
-        ordered: bool,
-        limit: u64,
-        deliver: &mut impl FnMut(Message<'_>) -> bool,
-    ) -> Result<Option<TakenMessage>, CorruptMemory> {
-        let mut refused = None;
-        while self.taken < limit && refused.is_none() {
-            let source = &mut senders[self.next_sender];
-            if let Some(record) = source.take(self.round)? {
-                let bytes = trusted::payload(&source.reader, record);
-                let (sender, node) = (source.member, source.node);
-                let (index, sequence) = (self.round, self.taken);
-                if deliver(Message { view, sender, node, index, sequence, bytes }) {
-                    self.messages += 1;
-                    self.bytes += bytes.len() as u64;
-                } else {
-                    refused = Some(TakenMessage { sender: self.next_sender, index, sequence, record });
-                }
-            }
-            self.taken += 1;
-            if ordered {
-                self.next_sender += 1;
-            }
-            if !ordered || self.next_sender == senders.len() {
-                self.round += 1;
-            }
-            if self.next_sender == senders.len() {
-                self.next_sender = 0;
-            }
-        }
-        Ok(refused)
-    }
-}
-
-impl Source {
-    // It is called for each message, from one place only; without inlining its result would go through memory.
-    #[inline(always)]
-    fn take(&mut self, index: u64) -> Result<Option<WindowRecord>, CorruptMemory> {
-        if self.announced.indexes <= index {
-            self.announced = self.columns.announcement(&self.row);
-            if self.announced.indexes <= index {
-                return Err(CorruptMemory::Announcement { member: self.member, index });
-            }
-        }
-        let taken = self.reader.take(index, self.announced);
-        if mutant!(EmptyIsNull) {
-            return Ok(taken
-                .unwrap_or(None)
-                .filter(|record| !trusted::payload(&self.reader, *record).is_empty()));
-        }
-        let record = taken.map_err(|record| CorruptMemory::Record { member: self.member, record })?;
-        if self.known > 0 && record.is_some() && !mutant!(DeliverKnown) {
-            reach(Point::KnownPassedOver);
-            self.known -= 1;
-            return Ok(None);
-        }
-        Ok(record)
-    }
-}
-
-/// Memory that violates the protocol: the transport, the memory or a member is at fault.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CorruptMemory {
-    /// A record is not the one that was announced.
-    Record {
-        /// The sender's rank among the members.
-        member: usize,
-        /// What was found.
-        record: CorruptRecord,
-    },
-    /// An announcement decreased [S1].
-    Announcement {
-        /// The sender's rank among the members.
-        member: usize,
-        /// The index that had been announced before.
-        index: u64,
-    },
-}
-
-impl fmt::Display for CorruptMemory {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Record { member, record } => write!(f, "messages of member {member}: {record}"),
-            Self::Announcement { member, index } => {
-                write!(f, "member {member} took back its announcement of index {index}")
-            }
-        }
-    }
-}
-
-impl std::error::Error for CorruptMemory {}

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::CorruptMemory;
+use squall_fabric::window::CorruptRecord;
 
 /// Why a subgroup has stopped. Nothing wrong was delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,3 +23,35 @@ impl fmt::Display for SubgroupFailure {
 }
 
 impl std::error::Error for SubgroupFailure {}
+
+/// Memory that violates the protocol: the transport, the memory or a member is at fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CorruptMemory {
+    /// A record is not the one that was announced.
+    Record {
+        /// The sender's rank among the members.
+        member: usize,
+        /// What was found.
+        record: CorruptRecord,
+    },
+    /// An announcement decreased [S1].
+    Announcement {
+        /// The sender's rank among the members.
+        member: usize,
+        /// The index that had been announced before.
+        index: u64,
+    },
+}
+
+impl fmt::Display for CorruptMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Record { member, record } => write!(f, "messages of member {member}: {record}"),
+            Self::Announcement { member, index } => {
+                write!(f, "member {member} took back its announcement of index {index}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for CorruptMemory {}

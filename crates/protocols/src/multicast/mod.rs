@@ -71,13 +71,14 @@ mod settings;
 mod slow;
 mod standing;
 mod subgroup;
+mod walk;
 mod wedge;
 
 pub use bodies::{BodyColumns, OutgoingBody};
-pub use consumer::{Consumer, CorruptMemory, Deliver, Lanes, Message, MessageBatch};
+pub use consumer::{Consumer, Deliver, Lanes, Message, MessageBatch};
 pub use counters::{MulticastCounters, WindowTimes};
 pub use durable::MessageLog;
-pub use failure::SubgroupFailure;
+pub use failure::{CorruptMemory, SubgroupFailure};
 pub use latency::MessageTrack;
 pub use order::{indexes_below, sequences_complete};
 pub use pull::{DeliveryTally, NoUpcall, Pull, PullWatch};
