@@ -246,6 +246,19 @@ impl Region {
         let _ = word;
     }
 
+    /// Same as [`Region::prefetch`], without the bounds check: `word` may be beyond the end.
+    #[inline(always)]
+    pub(crate) fn prefetch_near(&self, word: usize) {
+        #[cfg(target_arch = "x86_64")]
+        {
+            let pointer = self.base.as_ptr().wrapping_add(word);
+            // SAFETY: a prefetch affects only the cache, at any address; it is no access.
+            unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(pointer.cast()) };
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = word;
+    }
+
     /// Prefetches the cache line of `word` for a store; does nothing if `word` is out of range.
     #[inline]
     pub fn prefetch_to_store(&self, word: usize) {
@@ -282,6 +295,24 @@ impl Region {
         // SAFETY: inside the allocation, checked above.
         let start = unsafe { self.base.add(first) }.cast::<u8>();
         // SAFETY: valid for `length` bytes, checked above; the caller promises that nothing writes them.
+        unsafe { std::slice::from_raw_parts(start.as_ptr(), length) }
+    }
+
+    /// Same as [`Region::bytes`], without the bounds check.
+    ///
+    /// # Safety
+    /// Same as for [`Region::bytes`], and the bytes must be inside the region.
+    #[inline(always)]
+    #[must_use]
+    pub(crate) unsafe fn bytes_unchecked(&self, first: usize, length: usize) -> &[u8] {
+        debug_assert!(
+            first <= self.words && length.div_ceil(8) <= self.words - first,
+            "{length} bytes from word {first} are out of range for a region of {} words",
+            self.words
+        );
+        // SAFETY: the caller promises that the bytes are inside.
+        let start = unsafe { self.base.add(first) }.cast::<u8>();
+        // SAFETY: valid for `length` bytes, and nothing writes them, as the caller promises.
         unsafe { std::slice::from_raw_parts(start.as_ptr(), length) }
     }
 

@@ -44,6 +44,7 @@ mod backlog;
 mod express;
 mod fullness;
 mod header;
+mod mutation;
 mod payload;
 mod probe;
 mod publisher;
@@ -296,7 +297,7 @@ fn mask(number: u64, length: usize) -> usize {
 
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "the low 16 bits are what is wanted")]
-fn low_bits(records: u64) -> u16 {
+const fn low_bits(records: u64) -> u16 {
     records as u16
 }
 

@@ -61,6 +61,13 @@ impl WindowHeader {
         near.wrapping_add_signed(ahead as i64)
     }
 
+    /// Returns the length in bytes if this is the header of the message `index`, and its bytes are no body; else a number that no
+    /// length reaches, above 2^32.
+    #[inline]
+    pub(super) const fn length_if(self, index: u64) -> u64 {
+        self.0.wrapping_sub(Self::new(index, 0, false).0)
+    }
+
     /// Returns whether the bytes are a body, in the ring of large messages.
     #[inline]
     pub(super) const fn is_large(self) -> bool {

@@ -2,9 +2,11 @@
 
 use std::fmt;
 
-use super::{Announcement, ExpressSlot, HEADER_WORDS, WindowGeometry, WindowHeader, low_bits, record_words};
-use crate::Region;
+use super::{
+    Announcement, ExpressSlot, HEADER_WORDS, WindowGeometry, WindowHeader, low_bits, mutation, record_words,
+};
 use crate::copy::LINE_WORDS;
+use crate::{Region, mutant};
 
 /// A record that contradicts its place or its announcement: the memory or the transport is faulty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,19 +33,35 @@ impl fmt::Display for CorruptRecord {
 
 impl std::error::Error for CorruptRecord {}
 
-/// The number of records ahead that a reader prefetches; never beyond what is announced, since prefetching a
-/// line that its sender still writes would slow both down.
-const PREFETCH_RECORDS: u16 = 12;
+/// The number of records ahead that a reader prefetches.
+const PREFETCH_RECORDS: usize = 12;
+
+/// The most lines of a sender's new records that are prefetched when their announcement is seen.
+const FORESEEN_LINES: usize = 8;
 
 /// A reader's end of a window.
+///
+/// **Where the next record begins** is known only when the header of the one before has been read: a chain of loads, each of
+/// which waits for a line of another core. Most records are as long as the one before. So a reader compares a header with the one that
+/// this length predicts, by one comparison of index, kind and length, and continues with the predicted place: the processor, which
+/// predicts that comparison, works on several records while their lines arrive.
+///
+/// **Invariant.** All records below `sure` are announced. So the words of record `records < sure` are final: its header is not one that
+/// the publisher still corrects, and if it has the expected index, the record is that message. A record that came by the express
+/// slot is not in the ring of another member, and what an earlier lap has left there has another index \[O6\].
 #[derive(Clone, Debug)]
 pub struct WindowReader {
     region: Region,
     geometry: WindowGeometry,
     /// Where the next record begins.
-    head: usize,
+    pub(super) head: usize,
     /// Records taken; at most `records_max` behind what is announced.
     records: u64,
+    /// All records below this number are known to be announced.
+    sure: u64,
+    /// The last record taken: its length in bytes and in words. It was not large.
+    length: usize,
+    words: usize,
     /// The ring of the bodies of large messages; it has none itself.
     bodies: Option<Box<WindowReader>>,
 }
@@ -57,7 +75,16 @@ impl WindowReader {
     pub fn new(region: &Region, geometry: WindowGeometry) -> Self {
         region.check(&(geometry.first..geometry.first + geometry.words()));
         geometry.express.iter().for_each(|express| region.check(&express.words()));
-        Self { region: region.clone(), geometry, head: 0, records: 0, bodies: None }
+        Self {
+            region: region.clone(),
+            geometry,
+            head: 0,
+            records: 0,
+            sure: 0,
+            length: 0,
+            words: HEADER_WORDS,
+            bodies: None,
+        }
     }
 
     /// Lets the reader also follow the ring of bodies at `geometry` of `region`.
@@ -69,20 +96,90 @@ impl WindowReader {
         Self { bodies: Some(Box::new(Self::new(region, geometry))), ..self }
     }
 
+    /// Notes what the sender has announced, which is not less than before: see [`WindowReader::take_sure`].
+    #[inline]
+    pub fn note_announced(&mut self, announced: Announcement) {
+        self.sure = self.records + u64::from(self.waiting(announced));
+        mutant!(SureTooSoon => self.sure += 1);
+        mutant!(SureForEver => self.sure = u64::MAX);
+    }
+
+    /// Prefetches the first lines of the records that wait to be taken. None beyond them: the sender still writes there, and a line
+    /// that both want slows both down.
+    #[inline]
+    pub fn foresee(&self) {
+        let waiting = self.sure.saturating_sub(self.records);
+        let lines =
+            (waiting.saturating_mul(self.words as u64) / LINE_WORDS as u64).min(FORESEEN_LINES as u64);
+        for line in 0..lines as usize {
+            self.region.prefetch_near(self.geometry.first + self.head + line * LINE_WORDS);
+        }
+    }
+
+    /// Returns whether all records of `announced`, which is not less than what was seen before, are taken: then indexes that it covers
+    /// are nulls.
+    #[inline(always)]
+    #[must_use]
+    pub const fn has_taken(&self, announced: Announcement) -> bool {
+        self.waiting(announced) == 0
+    }
+
+    #[inline(always)]
+    const fn waiting(&self, announced: Announcement) -> u16 {
+        announced.records.wrapping_sub(low_bits(self.records))
+    }
+
+    /// Takes the record of index `index`, if that is a short message in a record that was noted as announced. Else nothing
+    /// changes, and [`WindowReader::take`] decides.
+    #[inline(always)]
+    #[must_use]
+    pub fn take_sure(&mut self, index: u64) -> Option<WindowRecord> {
+        if self.records >= self.sure {
+            return None;
+        }
+        let place = self.geometry.first + self.head;
+        // SAFETY: `head` is below the capacity, after which there is space for a whole record; `new` checked
+        // the region.
+        let header = WindowHeader::from_word(unsafe { self.region.load_unchecked(place) });
+        let mut length = header.length_if(index);
+        mutant!(AnyIndex => length = header.length() as u64);
+        mutant!(AnyKind => length &= u64::MAX >> 1);
+        if length != self.length as u64 {
+            if length > self.geometry.message_max as u64 {
+                return None;
+            }
+            self.length = header.length();
+            if !mutant!(LengthBefore) {
+                self.words = record_words(self.length);
+            }
+        }
+        let ahead = place + PREFETCH_RECORDS * self.words;
+        self.region.prefetch_near(ahead);
+        if self.words > LINE_WORDS {
+            // The payload may begin in the next cache line, in which no record begins then.
+            self.region.prefetch_near(ahead + HEADER_WORDS);
+        }
+        self.head = self.geometry.behind(self.head, self.words);
+        self.records += 1;
+        Some(WindowRecord { first: place + HEADER_WORDS, length: self.length })
+    }
+
     /// Takes index `index`: its record, or `None` for a null. Indexes are taken in order, each once, and only
     /// after an announcement that covers them was loaded from the sender's row.
     ///
     /// # Errors
     /// Returns [`CorruptRecord`]; the caller must then stop delivering [O6].
-    #[inline(always)]
     pub fn take(
         &mut self,
         index: u64,
         announced: Announcement,
     ) -> Result<Option<WindowRecord>, CorruptRecord> {
-        let waiting = announced.records.wrapping_sub(low_bits(self.records));
-        if waiting == 0 {
+        self.note_announced(announced);
+        if self.has_taken(announced) {
             return Ok(None);
+        }
+        if let Some(record) = self.take_sure(index) {
+            return Ok(Some(record));
         }
         if let Some(express) = self.geometry.express {
             let last = express.announcement(&self.region);
@@ -93,8 +190,7 @@ impl WindowReader {
             }
         }
         let place = self.geometry.first + self.head;
-        // SAFETY: `head` is below the capacity, after which there is space for a whole record; `new` checked
-        // the region.
+        // SAFETY: as in `take_sure`.
         let header = WindowHeader::from_word(unsafe { self.region.load_unchecked(place) });
         let (found, bytes) = (header.index(index), header.length());
         if found != index {
@@ -103,23 +199,7 @@ impl WindowReader {
             }
             return Err(CorruptRecord { word: place, expected: index, found, length: bytes as u64 });
         }
-        if header.is_large() || bytes > self.geometry.message_max {
-            return self.take_large(index, header).map(Some);
-        }
-        let words = record_words(bytes);
-        if waiting > PREFETCH_RECORDS {
-            // The place of a record is known only when the one before it has been read, so the processor
-            // cannot prefetch it; most messages have the same length, so the place can be predicted here.
-            let ahead = place + usize::from(PREFETCH_RECORDS) * words;
-            self.region.prefetch(ahead);
-            if words > LINE_WORDS {
-                // The payload may begin in the next cache line, in which no record begins then.
-                self.region.prefetch(ahead + HEADER_WORDS);
-            }
-        }
-        self.head = self.geometry.behind(self.head, words);
-        self.records += 1;
-        Ok(Some(WindowRecord { first: place + HEADER_WORDS, length: bytes }))
+        self.take_large(index, header).map(Some)
     }
 
     /// Takes index `index`, given that the next record is in the express slot and has index `there`.
@@ -168,15 +248,26 @@ impl WindowReader {
     /// # Safety
     /// Nothing may store into the words of a record between its announcement and the report that it is
     /// delivered here, and the bytes must not be used after that report.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub unsafe fn bytes(&self, record: WindowRecord) -> &[u8] {
-        let region = match &self.bodies {
-            Some(bodies) if record.length > self.geometry.message_max => &bodies.region,
-            _ => &self.region,
-        };
+        if record.length > self.geometry.message_max {
+            // SAFETY: as the caller promises.
+            return unsafe { self.body(record) };
+        }
         // SAFETY: as the caller promises: the record is announced and not yet reported as delivered, so
-        // nothing writes it.
+        // nothing writes it; and it is one of this reader, so its place is below the capacity, after which there is space for it.
+        unsafe { self.region.bytes_unchecked(record.first, record.length) }
+    }
+
+    /// Returns the body of a large message.
+    ///
+    /// # Safety
+    /// Same as for [`WindowReader::bytes`].
+    #[cold]
+    unsafe fn body(&self, record: WindowRecord) -> &[u8] {
+        let region = self.bodies.as_ref().map_or(&self.region, |bodies| &bodies.region);
+        // SAFETY: as the caller promises.
         unsafe { region.bytes(record.first, record.length) }
     }
 }
@@ -185,5 +276,5 @@ impl WindowReader {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowRecord {
     first: usize,
-    length: usize,
+    pub(super) length: usize,
 }

@@ -1,7 +1,9 @@
 //! Windows: sent messages are read, once and in order, however records and indexes wrap (Spindle §2.3).
 
 use std::collections::VecDeque;
+use std::panic::catch_unwind;
 
+use super::mutation::{WindowMutation, with};
 use super::*;
 use crate::{RegionId, trusted};
 
@@ -40,11 +42,12 @@ fn send(writer: &mut WindowWriter, written: bool, length: usize, byte: u8) -> Re
 }
 
 /// Messages of all lengths, nulls anywhere, a window that is full most of the time: the messages taken are
-/// those sent, in place and in order, over many laps.
+/// those sent, in place and in order, over many laps. What is taken without a question is what the question would find.
 #[test]
 fn readers_take_what_was_sent() {
     for seed in 0..200 {
         let mut draw = Draw(seed);
+        let mut sure = 0;
         let (records, longest) = (1 + draw.below(20) as usize, draw.below(100) as usize);
         let (region, geometry, mut writer, mut publisher) =
             ring(records, longest, 1 + draw.below(2000) as usize);
@@ -62,7 +65,14 @@ fn readers_take_what_was_sent() {
                 publisher.raise(publisher.announcement().indexes + draw.below(3));
             }
             while index < publisher.announcement().indexes && draw.below(4) > 0 {
-                if let Some(record) = reader.take(index, publisher.announcement()).unwrap() {
+                if draw.below(2) == 0 {
+                    reader.note_announced(publisher.announcement());
+                }
+                let quick = reader.clone().take_sure(index);
+                let record = reader.take(index, publisher.announcement()).unwrap();
+                assert!(quick.is_none() || quick == record, "seed {seed}: {quick:?} for {record:?}");
+                sure += u64::from(quick.is_some());
+                if let Some(record) = record {
                     let bytes = trusted::payload(&reader, record);
                     assert!(bytes.iter().all(|byte| *byte == taken as u8), "seed {seed}");
                     taken += 1;
@@ -74,6 +84,7 @@ fn readers_take_what_was_sent() {
             }
         }
         assert!(sent > 50 && taken + 2 * records as u64 >= sent, "seed {seed}: {taken} of {sent}");
+        assert!(4 * sure > taken, "seed {seed}: {sure} of {taken}");
     }
 }
 
@@ -347,6 +358,54 @@ fn space_that_is_found_is_there() {
     publisher.publish(u64::MAX, |_| ());
     publisher.free(1);
     assert_eq!((writer.check_space(8), publisher.ready()), (Ok(()), 0));
+}
+
+/// [O6] A record is sure from its announcement on, and not before: until then its publisher may correct the index in its header. A
+/// message of any length is, but for one whose bytes are elsewhere, or that is longer than any.
+#[test]
+fn only_announced_records_are_sure() {
+    let (region, geometry, mut writer, mut publisher) = ring(4, 16, 1000);
+    let mut reader = WindowReader::new(&region, geometry);
+    writer.send(8, |bytes| bytes.fill(1)).unwrap();
+    reader.note_announced(publisher.announcement());
+    assert_eq!(reader.take_sure(0), None, "committed for index 0");
+    publisher.raise(1);
+    publisher.publish(u64::MAX, |_| ());
+    assert_eq!(reader.take_sure(1), None, "announced, and not noted");
+    reader.note_announced(publisher.announcement());
+    assert_eq!(reader.take_sure(0), None, "a null");
+    let record = reader.take_sure(1).expect("announced");
+    assert_eq!(trusted::payload(&reader, record), [1; 8]);
+    assert_eq!(reader.take_sure(2), None, "beyond what is announced");
+    for length in [16, 0, 3] {
+        writer.send(length, |bytes| bytes.fill(2)).unwrap();
+    }
+    publisher.publish(u64::MAX, |_| ());
+    reader.note_announced(publisher.announcement());
+    let lengths = [2, 3, 4].map(|index| reader.take_sure(index).map(|record| record.length));
+    assert_eq!(lengths, [16, 0, 3].map(Some));
+    publisher.free(5);
+    writer.send(8, |_| ()).unwrap();
+    publisher.publish(u64::MAX, |_| ());
+    reader.note_announced(publisher.announcement());
+    let place = geometry.first + reader.head;
+    for wrong in
+        [WindowHeader::new(5, 17, false), WindowHeader::new(5, 8, true), WindowHeader::new(6, 8, false)]
+    {
+        region.store(place, wrong.to_word());
+        assert_eq!(reader.take_sure(5), None, "{wrong:?}");
+        assert!(reader.clone().take(5, publisher.announcement()).is_err(), "{wrong:?}");
+    }
+}
+
+/// Each mutation of a reader is caught by one of these tests.
+#[test]
+fn mutations_of_a_reader_are_found() {
+    let tests: [fn(); 2] = [readers_take_what_was_sent, only_announced_records_are_sure];
+    for mutation in WindowMutation::ALL {
+        let is_found = |test: fn()| with(*mutation, || catch_unwind(test)).is_err();
+        assert!(tests.into_iter().any(is_found), "{mutation:?}");
+    }
 }
 
 /// [O6] a record that never arrived is detected: it is not taken for a null.

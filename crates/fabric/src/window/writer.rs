@@ -105,6 +105,14 @@ impl WindowWriter {
         Ok(Reservation { writer: self, length })
     }
 
+    /// Finds space for the bytes of a large message among the bodies.
+    #[cold]
+    fn reserve_body(&mut self, length: usize) -> Result<&mut [u8], ReserveError> {
+        let (region, start) = self.reserve_large(length)?.into_place();
+        // SAFETY: `reserve_large` guarantees that these words are freed, and only this writer may write them.
+        Ok(unsafe { region.bytes_mut(start, length) })
+    }
+
     #[cold]
     fn starve(&self) -> ReserveError {
         if self.shared.ready.0.load(Ordering::Relaxed) < self.reserved {
@@ -166,20 +174,25 @@ impl WindowWriter {
         length: usize,
         write: impl FnOnce(&mut Payload<'_>),
     ) -> Result<(), ReserveError> {
-        if length > self.geometry.message_max {
-            return self.send_large(length, write);
-        }
-        // No reservation: it would be kept in memory, and its stores would occupy entries of the processor's
-        // store buffer, where the words of the messages wait for cache lines that the readers hold.
-        let words = record_words(length);
-        self.reserve_record(words)?;
-        // SAFETY: `reserve_record` guarantees that these words are freed, and only this writer may write
-        // them.
-        let bytes = unsafe { self.region.bytes_mut(self.geometry.first + self.head + HEADER_WORDS, length) };
+        // No reservation, and one place for `write`: they would be kept in memory, and these stores would occupy entries of the
+        // processor's store buffer, where the words of the messages wait for cache lines that the readers hold.
+        let (is_large, words) = (length > self.geometry.message_max, record_words(length));
+        let bytes = if is_large {
+            self.reserve_body(length)?
+        } else {
+            self.reserve_record(words)?;
+            // SAFETY: `reserve_record` guarantees that these words are freed, and only this writer may write
+            // them.
+            unsafe { self.region.bytes_mut(self.geometry.first + self.head + HEADER_WORDS, length) }
+        };
         let mut payload = Payload::over(bytes);
         write(&mut payload);
         payload.finish();
-        self.add(length, false, words);
+        if is_large {
+            self.append_large(length);
+        } else {
+            self.add(length, false, words);
+        }
         Ok(())
     }
 
@@ -202,20 +215,6 @@ impl WindowWriter {
     fn store_ready(&self) {
         // SYNC: pairs with the acquire in `WindowPublisher::ready`.
         self.shared.ready.0.store(self.reserved, Ordering::Release);
-    }
-
-    #[cold]
-    fn send_large(
-        &mut self,
-        length: usize,
-        write: impl FnOnce(&mut Payload<'_>),
-    ) -> Result<(), ReserveError> {
-        let mut reservation = self.reserve_large(length)?;
-        let mut payload = Payload::over(&mut reservation);
-        write(&mut payload);
-        payload.finish();
-        reservation.commit();
-        Ok(())
     }
 
     /// Returns whether the group behind the window has ended.
@@ -285,12 +284,14 @@ impl Reservation<'_> {
     /// Returns where the message's bytes are.
     #[inline]
     fn place(&self) -> (&Region, usize) {
+        self.writer.place(self.length)
+    }
+}
+
+impl<'a> Reservation<'a> {
+    fn into_place(self) -> (&'a Region, usize) {
         let Self { writer, length } = self;
-        let ring = match &writer.bodies {
-            Some(bodies) if *length > writer.geometry.message_max => bodies,
-            _ => &**writer,
-        };
-        (&ring.region, ring.geometry.first + ring.head + HEADER_WORDS)
+        writer.place(length)
     }
 }
 
@@ -300,6 +301,16 @@ impl WindowWriter {
     fn append(&mut self, length: usize, is_large: bool, words: usize) {
         self.add(length, is_large, words);
         self.show();
+    }
+
+    /// Returns where the bytes of the next message are, if it has this length.
+    #[inline]
+    fn place(&self, length: usize) -> (&Region, usize) {
+        let ring = match &self.bodies {
+            Some(bodies) if length > self.geometry.message_max => bodies,
+            _ => self,
+        };
+        (&ring.region, ring.geometry.first + ring.head + HEADER_WORDS)
     }
 
     /// Commits a record, which [`WindowWriter::show`] shows.

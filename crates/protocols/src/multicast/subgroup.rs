@@ -67,6 +67,9 @@ pub struct Subgroup<D> {
     pub(super) counts: Option<Vec<u64>>,
 }
 
+/// The most members whose lines an evaluation prefetches: as many loads as a core has under way, about.
+const PREFETCHED_PEERS: usize = 8;
+
 /// Where deliveries go.
 #[derive(Debug)]
 pub(super) enum DeliveryOutlet<D> {
@@ -216,6 +219,17 @@ impl<D: Deliver> Subgroup<D> {
         self.close();
     }
 
+    /// Lets the lines that this evaluation reads of the other members arrive at the same time.
+    #[inline]
+    fn prefetch_peers(&self) {
+        for (rank, row) in self.table.rows().iter().enumerate().take(PREFETCHED_PEERS) {
+            if rank != self.table.rank() {
+                row.prefetch(self.row.announced.word());
+                row.prefetch(self.row.received.word());
+            }
+        }
+    }
+
     /// Reads all announcements, fills rounds by nulls, and stores `received`; returns the amount of work done.
     fn receive(&mut self, sent: u64) -> usize {
         let mut work = 0;
@@ -230,6 +244,9 @@ impl<D: Deliver> Subgroup<D> {
             };
             self.note_announced(sender, self.announced[sender], announced);
             self.announced[sender] = announced;
+            if let DeliveryOutlet::Upcall { consumer, .. } = &mut self.outlet {
+                consumer.foresee(sender, announced);
+            }
             work = 1;
         }
         self.counters.words_polled += self.announced.len() as u64;
@@ -431,6 +448,7 @@ impl<F: Fabric, D: Deliver> Core<F> for Subgroup<D> {
             return 0;
         }
         self.counters.polls += 1;
+        self.prefetch_peers();
         let sent = self.send();
         if sent > 0 && self.latency.is_asked {
             self.begin_latency(fabric);

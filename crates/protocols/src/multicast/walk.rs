@@ -35,7 +35,8 @@ pub(super) struct Walk {
 }
 
 impl Walk {
-    #[inline]
+    /// Hands over what is below `limit`: of each sender in turn if `ordered`, else of one.
+    #[inline(always)]
     pub(super) fn run(
         &mut self,
         senders: &mut [SenderWindow],
@@ -46,22 +47,7 @@ impl Walk {
     ) -> Result<Option<TakenMessage>, CorruptMemory> {
         let mut refused = None;
         while self.taken < limit && refused.is_none() {
-            let source = &mut senders[self.next_sender];
-            if let Some(record) = source.take(self.round)? {
-                let bytes = source.payload(record);
-                let (sender, node) = (source.member, source.node);
-                let (index, sequence) = (self.round, self.taken);
-                if deliver(Message { view, sender, node, index, sequence, bytes }) {
-                    self.messages += 1;
-                    self.bytes += bytes.len() as u64;
-                } else {
-                    refused = Some(TakenMessage { sender: self.next_sender, index, sequence, record });
-                }
-            }
-            self.taken += 1;
-            if ordered {
-                self.next_sender += 1;
-            }
+            refused = self.run_round(senders, view, ordered, limit - self.taken, deliver)?;
             if !ordered || self.next_sender == senders.len() {
                 self.round += 1;
             }
@@ -71,12 +57,58 @@ impl Walk {
         }
         Ok(refused)
     }
+
+    /// Hands over the rest of a round, but at most `count` messages.
+    #[inline(always)]
+    fn run_round(
+        &mut self,
+        senders: &mut [SenderWindow],
+        view: u64,
+        ordered: bool,
+        count: u64,
+        deliver: &mut impl FnMut(Message<'_>) -> bool,
+    ) -> Result<Option<TakenMessage>, CorruptMemory> {
+        let (first, index) = (self.next_sender, self.round);
+        let rest = if ordered { &mut senders[first..] } else { &mut senders[first..=first] };
+        let count = usize::try_from(count).map_or(rest.len(), |count| rest.len().min(count));
+        for (place, source) in rest[..count].iter_mut().enumerate() {
+            let taken = source.take(index)?;
+            let sequence = self.taken;
+            self.taken += 1;
+            if ordered {
+                self.next_sender += 1;
+            }
+            let Some(record) = taken else { continue };
+            let bytes = source.payload(record);
+            if !deliver(Message { view, sender: source.member, node: source.node, index, sequence, bytes }) {
+                return Ok(Some(TakenMessage { sender: first + place, index, sequence, record }));
+            }
+            self.messages += 1;
+            self.bytes += bytes.len() as u64;
+        }
+        Ok(None)
+    }
 }
 
 impl SenderWindow {
-    // It is called for each message, from one place only; without inlining its result would go through memory.
+    // It is called for each message; without inlining its result would go through memory.
     #[inline(always)]
     pub(super) fn take(&mut self, index: u64) -> Result<Option<WindowRecord>, CorruptMemory> {
+        if self.known == 0
+            && !mutant!(EmptyIsNull)
+            && let Some(record) = self.reader.take_sure(index)
+        {
+            return Ok(Some(record));
+        }
+        if index < self.announced.indexes && self.reader.has_taken(self.announced) {
+            return Ok(None);
+        }
+        self.take_other(index)
+    }
+
+    /// Takes what is not a short message whose announcement has been seen.
+    #[inline(never)]
+    fn take_other(&mut self, index: u64) -> Result<Option<WindowRecord>, CorruptMemory> {
         if self.announced.indexes <= index {
             self.announced = self.columns.announcement(&self.row);
             if self.announced.indexes <= index {
@@ -94,6 +126,14 @@ impl SenderWindow {
             return Ok(None);
         }
         Ok(record)
+    }
+
+    /// Notes what the sender has announced, which is not less than before, and lets its next messages enter this core's cache.
+    #[inline]
+    pub(super) fn foresee(&mut self, announced: Announcement) {
+        self.announced = self.announced.max(announced);
+        self.reader.note_announced(self.announced);
+        self.reader.foresee();
     }
 
     /// Returns the bytes of a record that was taken, in place, until the consumer reports its index as delivered [O5].
