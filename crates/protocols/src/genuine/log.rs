@@ -62,55 +62,67 @@ impl LogGeometry {
         self.entries * ENTRY_WORDS
     }
 
-    /// The words of entry `entry`.
-    fn place(self, entry: u64) -> Range<usize> {
-        let entry = usize::try_from(entry % self.entries as u64).expect("below the number of entries");
-        let first = self.first + entry * ENTRY_WORDS;
-        first..first + ENTRY_WORDS
+    /// The place of entry 0.
+    const fn start(self) -> LogPlace {
+        // Memory that was never written has the other parity.
+        LogPlace { word: self.first, parity: PARITY }
     }
 
-    /// The parity of entry `entry`: memory that was never written has the other one.
-    fn parity(self, entry: u64) -> u64 {
-        if (entry / self.entries as u64).is_multiple_of(2) { PARITY } else { 0 }
+    /// The place after another one.
+    const fn after(self, LogPlace { word, parity }: LogPlace) -> LogPlace {
+        if word + ENTRY_WORDS < self.first + self.words() {
+            LogPlace { word: word + ENTRY_WORDS, parity }
+        } else {
+            LogPlace { word: self.first, parity: parity ^ PARITY }
+        }
     }
+}
+
+/// The place of an entry, in one lap of the ring. It is kept, since to compute it from the entry's number takes a division.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct LogPlace {
+    word: usize,
+    parity: u64,
 }
 
 /// The leader's end, for one destination shard.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LogWriter {
     geometry: LogGeometry,
-    /// Entries written; `published <= written <= published + entries`.
-    written: u64,
-    published: u64,
+    /// Where the next entry is written, and the first one that is not published: at most a lap behind.
+    next: LogPlace,
+    unpublished: LogPlace,
 }
 
 impl LogWriter {
     pub(super) const fn new(geometry: LogGeometry) -> Self {
-        Self { geometry, written: 0, published: 0 }
+        Self { geometry, next: geometry.start(), unpublished: geometry.start() }
     }
 
     /// Writes the next entry.
     pub(super) fn write(&mut self, row: &Region, key: MessageKey, clock: u64) {
-        let (place, parity) = (self.geometry.place(self.written), self.geometry.parity(self.written));
+        let LogPlace { word, parity } = self.next;
         assert!(clock & PARITY == 0, "clock {clock}");
-        row.store(place.start, name_of(key) | parity);
-        row.store(place.start + 1, clock | parity);
-        self.written += 1;
+        row.store(word, name_of(key) | parity);
+        row.store(word + 1, clock | parity);
+        self.next = self.geometry.after(self.next);
     }
 
     /// Calls `pushed` for the words of what was written since the last call, at most twice.
     pub(super) fn publish(&mut self, mut pushed: impl FnMut(Range<usize>)) {
-        if self.written == self.published {
+        let (from, to) = (self.unpublished, self.next);
+        if from == to {
             return;
         }
-        let (first, last) = (self.geometry.place(self.published), self.geometry.place(self.written - 1));
-        if first.start <= last.start {
-            pushed(first.start..last.end);
+        if from.parity == to.parity {
+            pushed(from.word..to.word);
         } else {
-            pushed(first.start..self.geometry.first + self.geometry.words());
-            pushed(self.geometry.first..last.end);
+            pushed(from.word..self.geometry.first + self.geometry.words());
+            if to.word > self.geometry.first {
+                pushed(self.geometry.first..to.word);
+            }
         }
-        self.published = self.written;
+        self.unpublished = to;
     }
 }
 
@@ -119,14 +131,16 @@ impl LogWriter {
 pub(super) struct LogReader {
     shard: usize,
     geometry: LogGeometry,
+    /// Entries read, and where the next one is.
     read: u64,
+    next: LogPlace,
     /// The latest clock.
     clock: u64,
 }
 
 impl LogReader {
     pub(super) const fn new(shard: usize, geometry: LogGeometry) -> Self {
-        Self { shard, geometry, read: 0, clock: 0 }
+        Self { shard, geometry, read: 0, next: geometry.start(), clock: 0 }
     }
 
     /// The shard whose leader writes the log.
@@ -137,22 +151,27 @@ impl LogReader {
     /// The next entry of `row`, if it is there; its clock is [`DELIVERED`] if it gives no timestamp.
     #[inline]
     pub(super) fn next(&mut self, row: &Region) -> Result<Option<(MessageKey, u64)>, CorruptTimestamp> {
-        let (place, parity) = (self.geometry.place(self.read), self.geometry.parity(self.read));
-        let (name, clock) = (row.load(place.start) ^ parity, row.load(place.start + 1) ^ parity);
+        let LogPlace { word, parity } = self.next;
+        let (name, clock) = (row.load(word) ^ parity, row.load(word + 1) ^ parity);
         let is_here = (name | clock) & PARITY == 0 || mutant!(HalfTimestamp) && clock & PARITY == 0;
         if !is_here {
             return Ok(None);
         }
         let name = name & !PARITY;
         if clock == DELIVERED {
-            self.read += 1;
+            self.advance();
             return Ok(Some((key_of(name), DELIVERED)));
         }
         if clock <= self.clock && !mutant!(RepeatTimestamp) {
             return Err(CorruptTimestamp { shard: self.shard, entry: self.read });
         }
-        (self.read, self.clock) = (self.read + 1, clock);
+        self.advance();
+        self.clock = clock;
         Ok(Some((key_of(name), clock)))
+    }
+
+    const fn advance(&mut self) {
+        (self.read, self.next) = (self.read + 1, self.geometry.after(self.next));
     }
 }
 

@@ -1,7 +1,6 @@
 //! The order of a shard's messages: timestamps, final timestamps, acknowledgement and delivery (RamCast §3.4).
 
-use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 
 use super::kept::KeptLog;
 use super::mutation;
@@ -44,8 +43,8 @@ pub(super) struct ShardOrder {
     /// ordered \[G5\].
     covered: usize,
     /// The messages whose final timestamp is known, by it, the least one first. What the log says of the others decides whether that
-    /// one is next \[G6\].
-    ordered: BinaryHeap<Reverse<(Timestamp, PendingSlot)>>,
+    /// one is next \[G6\]. Most become known in this order.
+    ordered: VecDeque<(Timestamp, PendingSlot)>,
     /// The timestamp up to which every message of the log is complete here \[G5\].
     reach: u64,
     /// The greatest timestamp of the shard among the delivered messages: `delivered <= reach`.
@@ -63,7 +62,7 @@ impl ShardOrder {
             dropped: BTreeSet::new(),
             log: VecDeque::new(),
             covered: 0,
-            ordered: BinaryHeap::new(),
+            ordered: VecDeque::new(),
             reach: 0,
             delivered: 0,
             kept: keeps.then(KeptLog::default),
@@ -94,14 +93,15 @@ impl ShardOrder {
         let was_ordered = self.messages.at(slot).final_timestamp().is_some();
         change(&mut self.messages);
         if let Some(last) = self.messages.at(slot).final_timestamp().filter(|_| !was_ordered) {
-            self.ordered.push(Reverse((last, slot)));
+            let before = self.ordered.iter().rposition(|(other, _)| *other < last);
+            self.ordered.insert(before.map_or(0, |place| place + 1), (last, slot));
         }
     }
 
     /// A message was delivered in an earlier view: it has no place in this one, and an entry of the log that names it is complete.
     pub(super) fn drop_message(&mut self, key: MessageKey) {
         if let Some((slot, _)) = self.messages.remove(key) {
-            self.ordered.retain(|Reverse((_, other))| *other != slot);
+            self.ordered.retain(|(_, other)| *other != slot);
         }
         self.dropped.insert(key);
     }
@@ -229,7 +229,7 @@ impl ShardOrder {
         quorum: QuorumRule,
         acknowledged: &[u64],
     ) -> Option<(MessageKey, Timestamp)> {
-        let Reverse((last, slot)) = *self.ordered.peek()?;
+        let (last, slot) = *self.ordered.front()?;
         let message = self.messages.at(slot);
         if self.is_held_back(last) && !mutant!(PassUnordered) {
             return None;
@@ -255,9 +255,7 @@ impl ShardOrder {
     /// A message is delivered: the next one, or at the end of a view one that the trims hold.
     pub(super) fn on_delivery(&mut self, key: MessageKey) {
         let (slot, _) = self.messages.remove(key).expect("a message that was next");
-        if self.ordered.peek().is_some_and(|Reverse((_, next))| *next == slot) {
-            self.ordered.pop();
-        }
+        self.ordered.pop_front_if(|(_, next)| *next == slot);
         self.delivered = self.delivered.max(self.messages.clock(slot, self.shard));
     }
 
