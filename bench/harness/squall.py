@@ -155,24 +155,3 @@ class SquallBulk(Squall):
         command = [self.binary, "bench", "rdmc", "--transport", self.transport, "--members", case.members]
         command += ["--size", case.size, "--objects", objects(case.size), "--json"]
         return json_of(run(command))["seconds"] * 1e9
-
-
-class Limit(Contestant):
-    """`limits/multicast.c`: the least that has to be done."""
-
-    name = "limit"
-    guarantee = "none: no safety, no recovery, fixed members"
-
-    def build(self) -> None:
-        BUILD.mkdir(parents=True, exist_ok=True)
-        source = ROOT / "bench" / "limits" / "multicast.c"
-        run(["cc", "-O3", "-march=native", "-o", BUILD / "multicast", source])
-
-    def takes(self, case: Case) -> bool:
-        return case.kind == LATENCY or case.senders == "all"
-
-    def measure(self, case: Case) -> Figure:
-        latency = case.kind == LATENCY
-        count = messages(case.size, latency, 40.0)
-        result = json_of(run([BUILD / "multicast", case.members, case.size, count, window(case.size), 1, int(latency)]))
-        return result["latency_ns"]["p50"] if latency else result["messages_per_second"]

@@ -7,6 +7,7 @@
  *
  * build: cc -O3 -march=native -o multicast multicast.c
  * use:   multicast MEMBERS SIZE MESSAGES WINDOW TOUCH LATENCY
+ *   SIZE       bytes, or any length between two, as in 8-512
  *   MESSAGES   for each sender; all members send (with LATENCY only member 0 does)
  *   WINDOW     slots of each ring
  *   TOUCH=1    the sender writes the whole payload, each receiver reads every cache line of it
@@ -24,7 +25,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MEMBERS_MAX = 64, SEND_BATCH = 16 };
+enum { MEMBERS_MAX = 64 };
 
 typedef struct {
   _Alignas(128) _Atomic uint64_t committed; /* messages that this member has sent */
@@ -33,7 +34,7 @@ typedef struct {
 } Row;
 
 typedef struct {
-  uint64_t members, senders, size, slot, count, window, total;
+  uint64_t members, senders, size, least, slot, count, window, batch, total;
   int touch, latency, crowded;
   Row *rows;
   char *ring;
@@ -89,7 +90,14 @@ static inline uint64_t may_send(const Group *g, Member *m) {
   }
   uint64_t until = m->freed / g->senders + g->window;
   if (until > g->count) until = g->count;
-  return until > m->committed + SEND_BATCH ? m->committed + SEND_BATCH : until;
+  return until > m->committed + g->batch ? m->committed + g->batch : until;
+}
+
+/* The length of a message: any between the two, as Squall's benchmark computes it. */
+static inline uint64_t length(const Group *g, uint64_t number) {
+  if (g->least == g->size) return g->size;
+  uint64_t drawn = (number * 0x9E3779B97F4A7C15ull) >> 32;
+  return g->least + ((drawn * (g->size - g->least + 1)) >> 32);
 }
 
 static inline int send_messages(const Group *g, Member *m) {
@@ -99,8 +107,9 @@ static inline int send_messages(const Group *g, Member *m) {
   if (g->latency) m->sent_at = now();
   for (; m->committed < until; m->committed++) {
     char *message = g->ring + (m->me * g->window + m->committed % g->window) * g->slot;
-    *(uint64_t *)message = g->size;
-    if (g->touch) memset(message + 8, (int)m->committed, g->size);
+    uint64_t size = length(g, m->committed);
+    *(uint64_t *)message = size;
+    if (g->touch) memset(message + 8, (int)m->committed, size);
   }
   store(&g->rows[m->me].committed, m->committed);
   return 1;
@@ -130,9 +139,10 @@ static inline int deliver(const Group *g, Member *m) {
   for (; m->delivered < stable; m->delivered++) {
     uint64_t sender = m->delivered % g->senders, index = m->delivered / g->senders;
     char *message = g->ring + (sender * g->window + index % g->window) * g->slot;
-    m->sum += *(uint64_t *)message;
+    uint64_t size = *(uint64_t *)message;
+    m->sum += size;
     if (g->touch)
-      for (size_t word = 0; word < g->size / 8; word += 8) m->sum += ((uint64_t *)(message + 8))[word];
+      for (size_t word = 0; word < size / 8; word += 8) m->sum += ((uint64_t *)(message + 8))[word];
   }
   store(&g->rows[m->me].delivered, m->delivered);
   if (m->times) m->times[m->samples++] = now() - m->sent_at;
@@ -157,7 +167,11 @@ int main(int argc, char **argv) {
   if (argc != 7) return fprintf(stderr, "use: multicast MEMBERS SIZE MESSAGES WINDOW TOUCH LATENCY\n"), 2;
   uint64_t value[7];
   for (int i = 1; i < 7; i++) value[i] = strtoull(argv[i], 0, 10);
-  Group g = {.members = value[1], .size = value[2], .count = value[3], .window = value[4]};
+  Group g = {.members = value[1], .size = value[2], .least = value[2], .count = value[3], .window = value[4]};
+  const char *longest = strchr(argv[2], '-');
+  if (longest) g.size = strtoull(longest + 1, 0, 10);
+  /* As Squall's benchmark: enough to spread the cost of a round, and not so much that deliveries are held back. */
+  g.batch = g.window < 4 ? 1 : g.window / 4;
   g.touch = value[5] != 0, g.latency = value[6] != 0;
   if (g.members < 1 || g.members > MEMBERS_MAX || !g.count || g.window < 2)
     return fprintf(stderr, "1..%d members, messages and a window of at least 2\n", MEMBERS_MAX), 2;

@@ -242,7 +242,11 @@ pub(crate) struct MulticastJob {
     /// Subgroups of all members beside these, without messages.
     #[serde(default)]
     pub(crate) idle_subgroups: usize,
+    /// The bytes of a message, or of the longest.
     pub(crate) size: usize,
+    /// Messages have any length from this one on, at random; else all have the same.
+    #[serde(default)]
+    pub(crate) shortest: Option<usize>,
     /// Of each sender.
     pub(crate) messages: u64,
     pub(crate) mode: ModeName,

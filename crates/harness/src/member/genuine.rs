@@ -24,7 +24,8 @@ pub(crate) const HEADER_BYTES: usize = 16;
 
 pub(super) fn perform(group: &GroupJob, job: &GenuineJob, watchdog: &ParentWatchdog) -> Result<Ended> {
     let own = group.rank / job.replicas;
-    let tally = Arc::new(Tally { rank: group.rank as u64, own, origin: Instant::now(), ..Tally::default() });
+    let (rank, latency) = (group.rank as u64, job.latency);
+    let tally = Arc::new(Tally { rank, own, latency, origin: Instant::now(), ..Tally::default() });
     let mut member = BenchMember::join(group, job, &tally)?;
     await_all(&mut member, group, watchdog)?;
     let outcome = if job.outlives {
@@ -40,6 +41,8 @@ pub(super) fn perform(group: &GroupJob, job: &GenuineJob, watchdog: &ParentWatch
 struct Tally {
     rank: u64,
     own: usize,
+    /// Whether the times of own messages are measured.
+    latency: bool,
     delivered: AtomicU64,
     bytes: AtomicU64,
     /// One message at a time: when the one under way was sent, and how many of the own have come back.
@@ -56,6 +59,7 @@ impl Default for Tally {
         Self {
             rank: 0,
             own: 0,
+            latency: false,
             delivered: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             origin: Instant::now(),
@@ -85,6 +89,9 @@ impl Tally {
         add(&self.bytes, message.len() - HEADER_BYTES);
         if word(8) == self.rank {
             add(&self.returned, 1);
+            if !self.latency {
+                return;
+            }
             let latency = self.now_ns() - self.sent_at_ns.load(Ordering::Relaxed);
             let mut latencies = lock(&self.latencies);
             latencies.record(Duration::from_nanos(latency));
@@ -196,7 +203,9 @@ fn send_and_deliver(member: &mut BenchMember, job: &GenuineJob, tally: &Tally) -
             if sent == job.messages || waits {
                 break;
             }
-            tally.sent_at_ns.store(tally.now_ns(), Ordering::Relaxed);
+            if job.latency {
+                tally.sent_at_ns.store(tally.now_ns(), Ordering::Relaxed);
+            }
             if !member.try_send(&names, &message)? {
                 break;
             }
@@ -212,7 +221,7 @@ fn send_and_deliver(member: &mut BenchMember, job: &GenuineJob, tally: &Tally) -
         delivered: total,
         bytes: tally.bytes.load(Ordering::Relaxed),
         seconds,
-        latencies: if job.latency { latencies } else { Latencies::default() },
+        latencies,
         ..MemberReport::default()
     })
 }

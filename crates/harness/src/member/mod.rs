@@ -195,17 +195,17 @@ pub(crate) trait MulticastMember: PolledMember {
         self.try_send_to(0, length, write)
     }
 
-    /// Sends up to `count` messages to the first subgroup together; `write` also gets the number of each. Returns how many found
-    /// space.
+    /// Sends up to `count` messages to the first subgroup together; `length` and `write` also get the number of each. Returns how
+    /// many found space.
     #[inline]
     fn try_send_burst(
         &mut self,
         count: u64,
-        length: usize,
+        length: impl Fn(u64) -> usize,
         mut write: impl FnMut(u64, &mut Payload<'_>),
     ) -> Result<u64> {
         for number in 0..count {
-            if !self.try_send(length, |payload| write(number, payload))? {
+            if !self.try_send(length(number), |payload| write(number, payload))? {
                 return Ok(number);
             }
         }
@@ -346,12 +346,12 @@ impl MulticastMember for GroupMember {
     fn try_send_burst(
         &mut self,
         count: u64,
-        length: usize,
+        length: impl Fn(u64) -> usize,
         mut write: impl FnMut(u64, &mut Payload<'_>),
     ) -> Result<u64> {
         let mut burst = self.senders[0].as_mut().context("this member does not send")?.burst();
         for number in 0..count {
-            match burst.send_written(length, |payload| write(number, payload)) {
+            match burst.send_written(length(number), |payload| write(number, payload)) {
                 Ok(()) => {}
                 Err(error) if error.is_passing() => return Ok(number),
                 Err(error) => return Err(error.into()),

@@ -17,10 +17,6 @@ use super::{
 use crate::control::{GroupJob, MemberReport, ModeName, MulticastJob};
 use crate::latency::Latencies;
 
-/// Messages sent between two polls: enough to spread the cost of a poll, and a quarter of the usual window, so that
-/// deliveries are not held back.
-const BURST: u64 = 64;
-
 /// The name of the durable subgroup without messages, and the first part of the names of others.
 const IDLE: &str = "without-messages";
 
@@ -190,7 +186,8 @@ fn send_and_deliver(
 ) -> Result<MemberReport> {
     let total = job.messages * job.senders as u64;
     let to_send = if rank < job.senders { job.messages } else { 0 };
-    let burst = if job.latency { 1 } else { BURST };
+    // Between two polls: enough to spread the cost of a poll, and a quarter of the window, so that deliveries are not held back.
+    let burst = if job.latency { 1 } else { (job.window as u64 / 4).max(1) };
     let mut sent = 0;
     let mut ticker = ProgressTicker::new();
     let begun = Instant::now();
@@ -224,18 +221,33 @@ fn send_and_deliver(
 #[expect(clippy::cast_possible_truncation, reason = "the low byte is wanted, and there are few subgroups")]
 fn send_some(member: &mut impl MulticastMember, job: &MulticastJob, sent: u64, count: u64) -> Result<u64> {
     if job.subgroups == 1 {
-        return member.try_send_burst(count, job.size, |number, payload: &mut Payload<'_>| {
-            payload.put_repeated((sent + number) as u8, job.size);
-        });
+        let write = |number: u64, payload: &mut Payload<'_>| {
+            payload.put_repeated((sent + number) as u8, payload.remaining());
+        };
+        return match job.shortest {
+            None => member.try_send_burst(count, |_| job.size, write),
+            Some(shortest) => {
+                let length = |number: u64| length(sent + number, shortest, job.size);
+                member.try_send_burst(count, length, write)
+            }
+        };
     }
     let subgroups = job.subgroups as u64;
     for number in sent..sent + count {
         let (content, subgroup) = ((number / subgroups) as u8, (number % subgroups) as usize);
-        if !member.try_send_to(subgroup, job.size, |payload| payload.put_repeated(content, job.size))? {
+        let length = job.shortest.map_or(job.size, |shortest| length(number, shortest, job.size));
+        if !member.try_send_to(subgroup, length, |payload| payload.put_repeated(content, length))? {
             return Ok(number - sent);
         }
     }
     Ok(count)
+}
+
+/// The length of a message: any between the two, as `bench/limits/multicast.c` computes it.
+#[inline]
+const fn length(number: u64, shortest: usize, longest: usize) -> usize {
+    let drawn = number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
+    shortest + ((drawn * (longest - shortest + 1) as u64) >> 32) as usize
 }
 
 #[cfg(test)]
@@ -251,6 +263,7 @@ mod tests {
             subgroups: 1,
             idle_subgroups: 0,
             size: 100,
+            shortest: None,
             messages: 1000,
             mode: ModeName::Atomic,
             window: 10,
@@ -281,6 +294,14 @@ mod tests {
         let report = run(false, None).unwrap();
         assert_eq!((report.sent, report.delivered, report.bytes), (1000, 1000, 100_000));
         assert_eq!(report.latencies.percentiles(), None);
+    }
+
+    /// All lengths occur, about as often.
+    #[test]
+    fn lengths_are_drawn_from_the_shortest_to_the_longest() {
+        let mut counts = [0; 5];
+        (0..5000).for_each(|number| counts[length(number, 8, 12) - 8] += 1);
+        assert!(counts.iter().all(|count| (900..1100).contains(count)), "{counts:?}");
     }
 
     #[test]

@@ -36,9 +36,9 @@ pub(crate) struct MulticastArguments {
     /// Which members send: all, half, one, or a number
     #[arg(long, default_value = "all", value_parser = parse_senders)]
     senders: Senders,
-    /// Bytes of a message, like 64, 1KiB or 10KB
-    #[arg(long, value_name = "BYTES", default_value = "64", value_parser = parse_size)]
-    size: usize,
+    /// Bytes of a message, like 64, 1KiB or 10KB, or any length between two, like 8-512, at random
+    #[arg(long, value_name = "BYTES", default_value = "64", value_parser = parse_sizes)]
+    size: MessageSizes,
     /// Messages of each sender [default: 1000000; one at a time 100000; durable a tenth of that; simulated 300]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     messages: Option<u64>,
@@ -116,6 +116,13 @@ Examples:
   squall bench multicast --idle-subgroups 1000  (what idle ones cost)
   squall bench multicast --size 10KB --no-batching --no-nulls  (without Spindle)";
 
+/// The lengths of messages: one, or any between two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct MessageSizes {
+    shortest: Option<usize>,
+    longest: usize,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Senders {
     All,
@@ -143,6 +150,8 @@ struct Outcome {
     senders: usize,
     subgroups: usize,
     size: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shortest: Option<usize>,
     /// Delivered by each member.
     messages: u64,
     seconds: f64,
@@ -259,7 +268,8 @@ fn job(arguments: &MulticastArguments, members: usize) -> Result<MulticastJob> {
         senders: arguments.senders.among(members)?,
         subgroups: usize::try_from(arguments.subgroups).expect("at most 1000"),
         idle_subgroups: usize::try_from(arguments.idle_subgroups).expect("at most 1000"),
-        size: arguments.size,
+        size: arguments.size.longest,
+        shortest: arguments.size.shortest,
         messages: arguments.messages.unwrap_or(match arguments.transport {
             BenchFabric::Sim => 300,
             BenchFabric::Shm | BenchFabric::Tcp | BenchFabric::Auto | BenchFabric::Verbs => {
@@ -295,10 +305,11 @@ fn outcome(transport: BenchFabric, job: &MulticastJob, reports: &[MemberReport])
         senders: job.senders,
         subgroups: job.subgroups,
         size: job.size,
+        shortest: job.shortest,
         messages,
         seconds,
         messages_per_second: rate,
-        bytes_per_second: rate * job.size as f64,
+        bytes_per_second: rate * (job.shortest.unwrap_or(job.size) + job.size) as f64 / 2.0,
         latency_ns: latencies.percentiles(),
         mode: job.mode,
         window: job.window,
@@ -327,7 +338,8 @@ fn print(outcome: &Outcome) {
     let row = vec![
         outcome.members.to_string(),
         outcome.senders.to_string(),
-        format!("{} B", outcome.size),
+        outcome.shortest.map_or_else(String::new, |shortest| format!("{shortest}-"))
+            + &format!("{} B", outcome.size),
         units::grouped(outcome.messages),
         format!("{:.3}", outcome.seconds),
         units::count(outcome.messages_per_second),
@@ -360,6 +372,17 @@ fn parse_senders(text: &str) -> Result<Senders, String> {
     }
 }
 
+fn parse_sizes(text: &str) -> Result<MessageSizes, String> {
+    let Some((shortest, longest)) = text.split_once('-') else {
+        return Ok(MessageSizes { shortest: None, longest: parse_size(text)? });
+    };
+    let (shortest, longest) = (parse_size(shortest)?, parse_size(longest)?);
+    if shortest > longest {
+        return Err(format!("write the shorter one first: {longest}-{shortest}"));
+    }
+    Ok(MessageSizes { shortest: Some(shortest), longest })
+}
+
 fn parse_size(text: &str) -> Result<usize, String> {
     let bytes = quantity::bytes(text)?;
     usize::try_from(bytes).ok().filter(|bytes| *bytes < 1 << 32).ok_or_else(|| "write less than 4 GiB".into())
@@ -387,6 +410,7 @@ mod tests {
             subgroups: 1,
             idle_subgroups: 0,
             size: 8,
+            shortest: None,
             messages: 100,
             mode: ModeName::Atomic,
             window: 1,
@@ -406,6 +430,15 @@ mod tests {
         assert_eq!(median_of.messages_per_second, 50.0);
         assert_eq!(median_of.runs_messages_per_second, [100.0, 25.0, 50.0]);
         assert!(median(vec![of(1.0)]).runs_messages_per_second.is_empty());
+    }
+
+    #[test]
+    fn lengths_are_one_or_between_two() {
+        let sizes = |shortest, longest| Ok(MessageSizes { shortest, longest });
+        assert_eq!(parse_sizes("1KiB"), sizes(None, 1024));
+        assert_eq!(parse_sizes("8-512"), sizes(Some(8), 512));
+        assert_eq!(parse_sizes("512-8").unwrap_err(), "write the shorter one first: 8-512");
+        assert!(["-8", "8-", "8-x", "8-4GiB"].iter().all(|text| parse_sizes(text).is_err()));
     }
 
     /// A folder that is not used, or that is missing, is said.

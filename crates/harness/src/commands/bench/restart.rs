@@ -140,6 +140,7 @@ fn plan(arguments: &RestartArguments, members: usize, messages: u64, folder: &Pa
         idle: IdleName::Auto,
         locations: Vec::new(),
         work: MemberWork::Multicast(MulticastJob {
+            shortest: None,
             senders: 1,
             subgroups: 1,
             idle_subgroups: 0,
