@@ -104,8 +104,8 @@ impl IdleStrategy {
 #[derive(Debug)]
 pub struct Runner {
     idle: IdleStrategy,
-    /// When the first of the consecutive polls without work was, if the time has mattered since.
-    idle_since: Option<Instant>,
+    /// When the first of the consecutive polls without work was.
+    idle_since: Instant,
     /// The number of times that the thread has parked.
     parks: u64,
 }
@@ -114,7 +114,7 @@ impl Runner {
     /// Creates a runner that waits as `idle` says.
     #[must_use]
     pub fn new(idle: IdleLimits) -> Self {
-        Self { idle: IdleStrategy::new(idle), idle_since: None, parks: 0 }
+        Self { idle: IdleStrategy::new(idle), idle_since: Instant::from_nanos(0), parks: 0 }
     }
 
     /// Waits as `idle` says from now on.
@@ -140,23 +140,22 @@ impl Runner {
         let work = driven.poll();
         if work > 0 {
             self.idle.budget.note_work();
-            self.idle_since = None;
             return work;
         }
         self.wait(driven)
     }
 
     fn wait<D: Driven>(&mut self, driven: &mut D) -> usize {
-        if self.idle.budget.spins_at_once() {
-            // Reading the clock would delay the detection of the next work.
-            self.pause();
-            return 0;
-        }
         let now = driven.transport().now();
-        let idle_since = *self.idle_since.get_or_insert(now);
-        match self.idle.next(|| now.since(idle_since)) {
+        if self.idle.budget.fruitless() == 0 {
+            self.idle_since = now;
+        }
+        match self.idle.next(|| now.since(self.idle_since)) {
             IdleStep::Spin => {
-                self.pause();
+                // The awaited work usually comes soon, and a pause would delay its detection.
+                if self.idle.budget.fruitless() > EAGER_POLLS {
+                    std::hint::spin_loop();
+                }
                 0
             }
             IdleStep::Yield => {
@@ -173,13 +172,6 @@ impl Runner {
         }
     }
 
-    fn pause(&self) {
-        // The awaited work usually comes soon, and a pause would delay its detection.
-        if self.idle.budget.fruitless() > EAGER_POLLS {
-            std::hint::spin_loop();
-        }
-    }
-
     fn park<D: Driven>(&mut self, driven: &mut D, now: Instant) -> usize {
         driven.transport().prepare_park();
         driven.look_at_all();
@@ -191,7 +183,6 @@ impl Runner {
             driven.transport().park(timeout);
         }
         driven.transport().unpark();
-        self.idle_since = None;
         // Work that came before it slept would have been met as well.
         self.idle.budget.note_sleep(driven.transport().now().since(now));
         work

@@ -33,7 +33,8 @@ impl fmt::Display for CorruptRecord {
 
 impl std::error::Error for CorruptRecord {}
 
-/// The number of records ahead that a reader prefetches.
+/// The number of records ahead that a reader prefetches, if more are announced: prefetching a line that its sender still writes
+/// slows both down, which the end of a long batch is worth.
 const PREFETCH_RECORDS: usize = 12;
 
 /// The most lines of a sender's new records that are prefetched when their announcement is seen.
@@ -59,6 +60,8 @@ pub struct WindowReader {
     records: u64,
     /// All records below this number are known to be announced.
     sure: u64,
+    /// There were many when that was noted.
+    reads_ahead: bool,
     /// The last record taken: its length in bytes and in words. It was not large.
     length: usize,
     words: usize,
@@ -81,6 +84,7 @@ impl WindowReader {
             head: 0,
             records: 0,
             sure: 0,
+            reads_ahead: false,
             length: 0,
             words: HEADER_WORDS,
             bodies: None,
@@ -99,7 +103,9 @@ impl WindowReader {
     /// Notes what the sender has announced, which is not less than before: see [`WindowReader::take_sure`].
     #[inline]
     pub fn note_announced(&mut self, announced: Announcement) {
-        self.sure = self.records + u64::from(self.waiting(announced));
+        let waiting = self.waiting(announced);
+        self.sure = self.records + u64::from(waiting);
+        self.reads_ahead = usize::from(waiting) > PREFETCH_RECORDS;
         mutant!(SureTooSoon => self.sure += 1);
         mutant!(SureForEver => self.sure = u64::MAX);
     }
@@ -153,11 +159,13 @@ impl WindowReader {
                 self.words = record_words(self.length);
             }
         }
-        let ahead = place + PREFETCH_RECORDS * self.words;
-        self.region.prefetch_near(ahead);
-        if self.words > LINE_WORDS {
-            // The payload may begin in the next cache line, in which no record begins then.
-            self.region.prefetch_near(ahead + HEADER_WORDS);
+        if self.reads_ahead {
+            let ahead = place + PREFETCH_RECORDS * self.words;
+            self.region.prefetch_near(ahead);
+            if self.words > LINE_WORDS {
+                // The payload may begin in the next cache line, in which no record begins then.
+                self.region.prefetch_near(ahead + HEADER_WORDS);
+            }
         }
         self.head = self.geometry.behind(self.head, self.words);
         self.records += 1;

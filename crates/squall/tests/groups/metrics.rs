@@ -362,7 +362,16 @@ fn a_polling_thread_that_hangs_is_not_healthy() {
     let (status, text) = get(address, "/healthz");
     assert!(status == 503 && text.contains("the polling thread has not run"), "{status} {text}");
     assert_eq!(get(address, "/readyz").0, 503);
-    let asked = thread::spawn(move || (get(address, "/healthz").0, get(address, "/readyz").0));
+    let asked = thread::spawn(move || {
+        let lives = get(address, "/healthz").0;
+        // It lives before it has begun its first view and shown that.
+        let until = Instant::now() + PATIENCE;
+        let mut ready = get(address, "/readyz").0;
+        while ready != 200 && Instant::now() < until {
+            ready = get(address, "/readyz").0;
+        }
+        (lives, ready)
+    });
     while !asked.is_finished() {
         node.step();
     }

@@ -93,31 +93,12 @@ impl IdleBudget {
     #[inline]
     pub const fn note_work(&mut self) {
         self.fruitless = 0;
-        (self.yield_next, self.gave_way) = (YIELD_EVERY, false);
     }
 
     /// The polls without work since the last one with work, or the last sleep.
     #[must_use]
     pub const fn fruitless(&self) -> u32 {
         self.fruitless
-    }
-
-    /// Returns whether to poll again, whatever the time is, after a poll that found no work: the first ones are [`FIRST_SPINS`] where the
-    /// thread spins. Else [`IdleBudget::next`] says what to do.
-    #[inline]
-    pub(super) const fn spins_at_once(&mut self) -> bool {
-        let spins = if !self.limits.adapts {
-            self.limits.spins
-        } else if self.spin.is_zero() || self.without_yield > 0 {
-            0
-        } else {
-            FIRST_SPINS
-        };
-        if self.fruitless >= spins {
-            return false;
-        }
-        self.fruitless = self.fruitless.saturating_add(1);
-        true
     }
 
     /// Returns what to do after a poll that found no work, `idle` after the first such poll in a row.
@@ -141,6 +122,9 @@ impl IdleBudget {
             };
         }
         let idle = idle();
+        if self.fruitless == 1 {
+            (self.yield_next, self.gave_way) = (YIELD_EVERY, false);
+        }
         if self.gave_way || self.without_yield > 0 {
             IdleStep::Sleep
         } else if idle < self.spin {
@@ -173,7 +157,7 @@ impl IdleBudget {
 
     /// Takes how long a sleep has lasted.
     pub fn note_sleep(&mut self, lasted: Duration) {
-        self.note_work();
+        self.fruitless = 0;
         self.without_yield = self.without_yield.saturating_sub(1);
         if !self.pause.is_zero() {
             return;
@@ -211,8 +195,6 @@ pub const SPIN_MAX: Duration = Duration::from_micros(100);
 /// the next one to act on. So no thread sleeps before. In explored schedules one poll sees everything, and more would only hide the moments
 /// before a sleep.
 pub const SETTLED: u32 = if cfg!(shuttle) { 1 } else { 16 };
-/// Polls without work before the time matters: together they take a microsecond in shared memory, and some with system calls.
-const FIRST_SPINS: u32 = if cfg!(shuttle) { 0 } else { 8 };
 /// Between two yields while it spins: many times what a yield costs if no other thread has work.
 const YIELD_EVERY: Duration = Duration::from_micros(4);
 /// A yield of this length has given the processor to a thread with work, not to one that polls in vain and yields as well.
