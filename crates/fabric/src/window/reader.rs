@@ -48,8 +48,9 @@ const FORESEEN_LINES: usize = 8;
 /// predicts that comparison, works on several records while their lines arrive.
 ///
 /// **Invariant.** All records below `sure` are announced. So the words of record `records < sure` are final: its header is not one that
-/// the publisher still corrects, and if it has the expected index, the record is that message. A record that came by the express
-/// slot is not in the ring of another member, and what an earlier lap has left there has another index \[O6\].
+/// the publisher still corrects, and if it has the expected index, the record is that message \[O6\]. A record that came by the express
+/// slot is not in the ring of another member: an earlier lap may have left any bytes there, also some that look like its header. So with
+/// such a slot nothing is sure, and the slot is looked at first.
 #[derive(Clone, Debug)]
 pub struct WindowReader {
     region: Region,
@@ -58,7 +59,7 @@ pub struct WindowReader {
     pub(super) head: usize,
     /// Records taken; at most `records_max` behind what is announced.
     records: u64,
-    /// All records below this number are known to be announced.
+    /// All records below this number are known to be announced, and in the ring: 0 with an express slot.
     sure: u64,
     /// There were many when that was noted.
     reads_ahead: bool,
@@ -103,6 +104,9 @@ impl WindowReader {
     /// Notes what the sender has announced, which is not less than before: see [`WindowReader::take_sure`].
     #[inline]
     pub fn note_announced(&mut self, announced: Announcement) {
+        if self.geometry.express.is_some() {
+            return;
+        }
         let waiting = self.waiting(announced);
         self.sure = self.records + u64::from(waiting);
         self.reads_ahead = usize::from(waiting) > PREFETCH_RECORDS;
@@ -140,9 +144,12 @@ impl WindowReader {
     #[inline(always)]
     #[must_use]
     pub fn take_sure(&mut self, index: u64) -> Option<WindowRecord> {
-        if self.records >= self.sure {
-            return None;
-        }
+        if self.records >= self.sure { None } else { self.take_here(index) }
+    }
+
+    /// Takes the record of index `index`, if it is a short message and the next one in the ring, which is announced and here.
+    #[inline(always)]
+    fn take_here(&mut self, index: u64) -> Option<WindowRecord> {
         let place = self.geometry.first + self.head;
         // SAFETY: `head` is below the capacity, after which there is space for a whole record; `new` checked
         // the region.
@@ -186,9 +193,6 @@ impl WindowReader {
         if self.has_taken(announced) {
             return Ok(None);
         }
-        if let Some(record) = self.take_sure(index) {
-            return Ok(Some(record));
-        }
         if let Some(express) = self.geometry.express {
             let last = express.announcement(&self.region);
             if last.indexes > index {
@@ -197,8 +201,11 @@ impl WindowReader {
                 return self.take_express(express, index, last.indexes - 1);
             }
         }
+        if let Some(record) = self.take_here(index) {
+            return Ok(Some(record));
+        }
         let place = self.geometry.first + self.head;
-        // SAFETY: as in `take_sure`.
+        // SAFETY: as in `take_here`.
         let header = WindowHeader::from_word(unsafe { self.region.load_unchecked(place) });
         let (found, bytes) = (header.index(index), header.length());
         if found != index {

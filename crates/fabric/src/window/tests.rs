@@ -398,6 +398,26 @@ fn only_announced_records_are_sure() {
     }
 }
 
+/// [O6] A record that came by the express slot is read there, whatever an earlier lap has left in the ring: also what looks like
+/// its header (`squall simulate --scenario replica`, seed 1289).
+#[test]
+fn bytes_that_look_like_a_header_are_no_record() {
+    let express = ExpressSlot::at(1);
+    let geometry = WindowGeometry { express: Some(express), ..WindowGeometry::new(8, 4, 8, 1000) };
+    let region = Region::heap(RegionId(1), 8 + geometry.words());
+    let (mut writer, mut publisher) = trusted::window(&region, geometry, None);
+    writer.send(8, |bytes| bytes.fill(7)).unwrap();
+    let words = publisher.publish_express().expect("it is alone");
+    let copy = Region::heap(RegionId(2), 8 + geometry.words());
+    words.for_each(|word| copy.store(word, region.load(word)));
+    copy.store(geometry.first, WindowHeader::new(0, 8, false).to_word());
+    let mut reader = WindowReader::new(&copy, geometry);
+    reader.note_announced(publisher.announcement());
+    assert_eq!(reader.take_sure(0), None);
+    let record = reader.take(0, publisher.announcement()).unwrap().expect("a message");
+    assert_eq!(trusted::payload(&reader, record), [7; 8]);
+}
+
 /// Each mutation of a reader is caught by one of these tests.
 #[test]
 fn mutations_of_a_reader_are_found() {
