@@ -71,10 +71,10 @@ def squall(binary: str, case: LimitCase) -> float:
     return result["latency_ns"]["p50"] if latency else result["messages_per_second"]
 
 
-def pair(binary: str, case: LimitCase, is_first: bool) -> tuple[float, float]:
+def pair(binary: str, case: LimitCase, is_first: bool) -> tuple[float, float | None]:
     """Figures of Squall and of the bare program; the latter has no network."""
     if case.transport != "shm":
-        return squall(binary, case), float("nan")
+        return squall(binary, case), None
     if is_first:
         return squall(binary, case), bare(case)
     limit = bare(case)
@@ -83,7 +83,7 @@ def pair(binary: str, case: LimitCase, is_first: bool) -> tuple[float, float]:
 
 def play(binary: str, cases: list[LimitCase], runs: int) -> list[dict]:
     """Pairs of runs, each with the state of the machine; none if that changed meanwhile."""
-    found = []
+    found, failed = [], 0
     for number in range(runs):
         for case in cases:
             try:
@@ -92,11 +92,14 @@ def play(binary: str, cases: list[LimitCase], runs: int) -> list[dict]:
                 after = state()
             except Failed as error:
                 say(f"round {number + 1}/{runs}  {case.title} FAILED: {error}")
+                failed += 1
                 continue
             words = f"{figure_in_words(case.kind, ours)}, limit {figure_in_words(case.kind, limit)}"
             say(f"round {number + 1}/{runs}  {case.title:45} {words}  {before if before == after else 'changed: left out'}")
             if before == after:
                 found.append({**dataclasses.asdict(case), "title": case.title, "state": before, "squall": ours, "limit": limit})
+    if failed:
+        raise Failed(f"{failed} runs have failed")
     return found
 
 
@@ -106,9 +109,10 @@ def table(found: list[dict]) -> str:
     for title, near in dict.fromkeys((one["title"], one["state"]) for one in sorted(found, key=lambda one: one["state"], reverse=True)):
         pairs = [one for one in found if (one["title"], one["state"]) == (title, near)]
         kind, has_limit = pairs[0]["kind"], pairs[0]["transport"] == "shm"
-        ours, limit = (statistics.median(one[name] for one in pairs) for name in ("squall", "limit"))
-        times = [one["limit"] / one["squall"] if kind == LATENCY else one["squall"] / one["limit"] for one in pairs]
-        rest = f"{figure_in_words(kind, limit)} | {statistics.median(times):.2f}" if has_limit else "–  | –"
+        ours, rest = statistics.median(one["squall"] for one in pairs), "– | –"
+        if has_limit:
+            times = [one["limit"] / one["squall"] if kind == LATENCY else one["squall"] / one["limit"] for one in pairs]
+            rest = f"{figure_in_words(kind, statistics.median(one['limit'] for one in pairs))} | {statistics.median(times):.2f}"
         lines.append(f"| {title} | {near} | {len(pairs)} | {figure_in_words(kind, ours)} | {rest} |")
     return "\n".join(lines) + "\n"
 
