@@ -106,14 +106,14 @@ def play(binary: str, cases: list[LimitCase], runs: int) -> list[dict]:
 def table(found: list[dict]) -> str:
     """A line for each case and state, with the median of the ratios of its pairs: above 1 Squall is better."""
     lines = ["| case | cores | pairs | squall | bare program | ratio |", "|---|---|---|---|---|---|"]
-    for title, near in dict.fromkeys((one["title"], one["state"]) for one in sorted(found, key=lambda one: one["state"], reverse=True)):
-        pairs = [one for one in found if (one["title"], one["state"]) == (title, near)]
+    for title, cores in dict.fromkeys((one["title"], one["state"]) for one in sorted(found, key=lambda one: one["state"], reverse=True)):
+        pairs = [one for one in found if (one["title"], one["state"]) == (title, cores)]
         kind, has_limit = pairs[0]["kind"], pairs[0]["transport"] == "shm"
         ours, rest = statistics.median(one["squall"] for one in pairs), "– | –"
         if has_limit:
             times = [one["limit"] / one["squall"] if kind == LATENCY else one["squall"] / one["limit"] for one in pairs]
             rest = f"{figure_in_words(kind, statistics.median(one['limit'] for one in pairs))} | {statistics.median(times):.2f}"
-        lines.append(f"| {title} | {near} | {len(pairs)} | {figure_in_words(kind, ours)} | {rest} |")
+        lines.append(f"| {title} | {cores} | {len(pairs)} | {figure_in_words(kind, ours)} | {rest} |")
     return "\n".join(lines) + "\n"
 
 

@@ -33,8 +33,8 @@ impl fmt::Display for CorruptRecord {
 
 impl std::error::Error for CorruptRecord {}
 
-/// The number of records ahead that a reader prefetches, if more are announced: prefetching a line that its sender still writes
-/// slows both down, which the end of a long batch is worth.
+/// The number of records ahead that a reader prefetches, if more than these are announced. Prefetching a line that its sender
+/// still writes slows both down; at the end of a long batch that costs less than a check for each record.
 const PREFETCH_RECORDS: usize = 12;
 
 /// The most lines of a sender's new records that are prefetched when their announcement is seen.
@@ -61,7 +61,7 @@ pub struct WindowReader {
     records: u64,
     /// All records below this number are known to be announced, and in the ring: 0 with an express slot.
     sure: u64,
-    /// There were many when that was noted.
+    /// More than [`PREFETCH_RECORDS`] of them were not taken when that was noted.
     reads_ahead: bool,
     /// The last record taken: its length in bytes and in words. It was not large.
     length: usize,

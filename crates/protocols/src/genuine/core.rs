@@ -67,8 +67,9 @@ impl GenuineMember {
         let outbox = ShardOutbox::new(&table, &row, &placement, backlog, number);
         let shard = table.own().map(|shard| {
             let leads = placement.leads(rank);
+            let nodes = nodes.len();
             let before = (marks, delivered);
-            ShardMember::new(shard, leads, &table, &placement, &settings, &nodes, has_state, before)
+            ShardMember::new(shard, leads, &table, &placement, &settings, nodes, has_state, before)
         });
         Self {
             view: view.id,

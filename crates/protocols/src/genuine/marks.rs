@@ -68,12 +68,6 @@ impl DeliveredMarks {
         self.last
     }
 
-    /// No message of `sender` from this number on is delivered.
-    pub(super) fn end(&self, sender: NodeId) -> u64 {
-        let marks = self.senders.get(&sender);
-        marks.map_or(0, |marks| marks.above.back().map_or(marks.below, |last| last + 1))
-    }
-
     /// Everything up to `position` is delivered.
     pub(super) fn advance(&mut self, position: GenuinePosition) {
         self.last = self.last.max(Some(position));
@@ -154,7 +148,6 @@ mod tests {
         let (mut marks, mut other) = (DeliveredMarks::default(), DeliveredMarks::default());
         [3, 7].into_iter().for_each(|number| marks.add(a, number));
         assert!(marks.has(a, 3) && !marks.has(a, 4) && !marks.has(b, 3));
-        assert_eq!((marks.end(a), marks.end(b)), (8, 0));
         marks.settle(a, 3);
         assert!(marks.has(a, 0) && marks.has(a, 7) && !marks.has(a, 4));
         other.settle(a, 7);

@@ -33,8 +33,6 @@ pub(super) struct ShardMember {
     /// The acknowledgements of all members, by rank, as read at the beginning of the evaluation \[G7\].
     pub(super) acknowledged: Vec<u64>,
     pub(super) marks: DeliveredMarks,
-    /// By sender's rank: records from this number on are new, and need not be looked for in the marks.
-    new_from: Vec<u64>,
     /// Messages that were delivered in this view and those before.
     pub(super) delivered: u64,
     /// [`GenuineSettings::has_states`].
@@ -68,11 +66,10 @@ impl ShardMember {
         table: &ShardTable,
         placement: &ShardPlacement,
         settings: &GenuineSettings,
-        nodes: &[NodeId],
+        members: usize,
         has_state: bool,
         (marks, delivered): (DeliveredMarks, u64),
     ) -> Self {
-        let members = nodes.len();
         let row = |writer: usize| ShardRow::new(settings, members, placement.leads(writer));
         let inbox = |writer: usize| ShardInbox::new(WindowReader::new(table.row(writer), row(writer).window));
         let log = |shard: usize| {
@@ -93,7 +90,6 @@ impl ShardMember {
             inboxes: (0..members).map(inbox).collect(),
             logs: shards_of(placement.populated()).map(log).collect(),
             acknowledged: vec![0; members],
-            new_from: nodes.iter().map(|node| marks.end(*node)).collect(),
             marks,
             delivered,
             shards_have_states: settings.has_states,
@@ -130,9 +126,7 @@ impl ShardMember {
                 let key = (writer, header.number);
                 let destinations = header.destinations & placement.populated();
                 self.order.on_record(key, destinations | 1 << self.shard);
-                let is_known = header.number < self.new_from[writer]
-                    && self.marks.has(nodes[writer], header.number)
-                    && !self.order.is_assigned(key);
+                let is_known = self.marks.has(nodes[writer], header.number) && !self.order.is_assigned(key);
                 match &mut self.sequencer {
                     _ if self.order.is_dropped(key) => _ = inbox.finish(header.number),
                     None if is_known && self.shards_have_states => {
@@ -287,7 +281,6 @@ impl ShardMember {
     pub(super) fn take_state(&mut self, marks: &DeliveredMarks, nodes: &[NodeId]) {
         if !mutant!(LeaveMarksBehind) {
             self.marks.merge(marks);
-            self.new_from = nodes.iter().map(|node| self.marks.end(*node)).collect();
         }
         self.has_state = true;
         // What others had delivered before is not given a timestamp, nor waited for; a leader announces it [G17].
@@ -333,11 +326,7 @@ impl ShardMember {
         // Usually a sender's messages are delivered in the order of their numbers.
         match inbox.finish(number) {
             Some(settled) => self.marks.settle(sender, settled),
-            None => {
-                self.marks.add(sender, number);
-                // Its record may come yet.
-                self.new_from[writer] = self.new_from[writer].max(number + 1);
-            }
+            None => self.marks.add(sender, number),
         }
     }
 }

@@ -44,8 +44,9 @@ pub trait Deliver {
     /// Begins a view, in which messages are delivered from now on. `members` are the subgroup's, by rank.
     fn begin_view(&mut self, _view: u64, _members: &[NodeId]) {}
 
-    /// Takes all messages that are deliverable now, without nulls. Messages that are not taken are offered again. An implementation of its
-    /// own that calls [`MessageBatch::for_each`] with a closure that is inlined takes a sixth less time for small messages.
+    /// Takes all messages that are deliverable now, without nulls. Messages that are not taken are offered again. For small messages
+    /// an implementation that calls [`MessageBatch::for_each`] costs less than one that calls a function for each: the closure is inlined
+    /// into the loop.
     fn deliver_batch(&mut self, batch: MessageBatch<'_>) {
         batch.for_each(|message| self.deliver(message));
     }
